@@ -1,0 +1,162 @@
+"""The contract between the server and a voice engine.
+
+An engine renders one *segment* (a clause or a sentence) into samples, in bounded steps that may serve several jobs at
+once. It runs off the event loop, knows nothing about sessions or sockets, and never guesses the future: everything it may
+use arrives with the segment. See docs/engines.md for how to add one.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from server.text.tokens import Boundary, Language, Token
+
+Samples: TypeAlias = npt.NDArray[np.float32]
+"""Mono audio, shape `[n]`, in [-1, 1], at the engine's own rate."""
+
+RenderMode = Literal["stream", "block"]
+
+
+@dataclass(frozen=True, slots=True)
+class Voice:
+    """A voice a user can ask for by `id`."""
+
+    id: str
+    name: str
+    languages: tuple[Language, ...]
+    description: str
+    license: str
+    notice: str = ""  # what a user must know before using it, e.g. "non-commercial use only"
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What an engine can do; fixed for its lifetime.
+
+    `equality` says how a segment's streamed and block renderings compare: `exact` (same samples), `lsb` (they differ by at
+    most one 16-bit step) or `none`. `fingerprint` names everything that may change samples: model hash, library versions,
+    CPU features.
+    """
+
+    name: str
+    languages: tuple[Language, ...]
+    sample_rate: int
+    voices: tuple[Voice, ...]
+    max_tokens: int
+    count_tokens: Callable[[str], int]
+    fingerprint: str
+    parameters: frozenset[str] = frozenset()  # of "speed", "pitch", "instruct", "seed"
+    timings: bool = False
+    cloning: bool = False
+    batch_max: int = 1
+    equality: Literal["exact", "lsb", "none"] = "none"
+
+    def voice(self, voice_id: str) -> Voice | None:
+        """The voice with this id, or None."""
+        return next((v for v in self.voices if v.id == voice_id), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One engine job's text: what to say, in which voice, and what ends it."""
+
+    id: int
+    tokens: tuple[Token, ...]
+    boundary: Boundary
+    voice: str
+    speed: float = 1.0  # 2.0 = twice as fast
+    pitch: float = 1.0  # factor on the fundamental frequency
+    instruct: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RenderPlan:
+    """How a segment is rendered; fixed when its synthesis starts and used again whenever it is rendered again.
+
+    `chunk_ms` gives the length of the first, second, ... chunk; the last entry repeats. Empty: the engine's default.
+    """
+
+    mode: RenderMode = "stream"
+    chunk_ms: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class WordTiming:
+    """When a word sounds: samples at the engine's rate, counted from the segment's first sample."""
+
+    text: str
+    start: int  # code points of the source text
+    end: int
+    first_sample: int
+    end_sample: int
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """The next samples of a job, with the timings that became known."""
+
+    job: "Job"
+    samples: Samples
+    words: tuple[WordTiming, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentEnd:
+    """A job is complete; nothing follows."""
+
+    job: "Job"
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentFailed:
+    """One job of a batch failed; the others go on. `transient` says whether trying again may help."""
+
+    job: "Job"
+    error: Exception
+    transient: bool = False
+
+
+StepEvent: TypeAlias = Chunk | SegmentEnd | SegmentFailed
+
+
+@dataclass(eq=False, slots=True)
+class Job:
+    """An engine's handle on one segment being rendered. Engines subclass it to carry their state."""
+
+    segment: Segment
+    plan: RenderPlan = field(default_factory=RenderPlan)
+
+
+class EngineError(Exception):
+    """An engine could not render a segment, and trying the same again would not help."""
+
+
+class Engine(Protocol):
+    """See the module text. `step` may be called from several threads, but never twice at once for the same job."""
+
+    @property
+    def capabilities(self) -> Capabilities: ...
+
+    def warm_up(self) -> None:
+        """Do everything slow once, so that the first user waits for none of it."""
+
+    def prepare(
+        self, segment: Segment, plan: RenderPlan, context: object | None = None, seed: int = 0, start_sample: int = 0
+    ) -> Job:
+        """Take a segment. Cheap: the work happens in `step`. Samples before `start_sample` (engine rate) are not emitted."""
+
+    def step(self, jobs: Sequence[Job]) -> Sequence[StepEvent]:
+        """One bounded piece of work for a batch of at most `batch_max` jobs. Each job yields at least one event."""
+
+    def cancel(self, job: Job) -> None:
+        """Forget a job. Never called during its `step`; harmless when the job has ended."""
+
+    def close(self) -> None:
+        """Free everything."""
+
+
+EngineFactory: TypeAlias = Callable[[Mapping[str, Any]], Engine]
+"""What an entry point of the group `cosystream.engines` names: options in, engine out."""
