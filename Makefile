@@ -1,0 +1,69 @@
+# Everything a user or a developer does, each in one word. No root and no system package is needed besides Python and make.
+
+VENV := .venv
+BIN := $(VENV)/bin
+PYTEST := $(BIN)/python -m pytest
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help setup demo serve test lint quality bench test-lowest clean distclean
+
+help: ## this list
+	@echo "CosyStream: text in over a WebSocket, speech out as it is made."
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo "Another Python: make setup PYTHON=/path/to/python3. Options for a command: make serve ARGS='--port 9000'."
+
+setup: $(VENV)/.voices ## make .venv, install, build the voices (once; seconds when nothing changed)
+
+demo: setup ## start a server, stream a bilingual sample through the client, write demo.wav, stop
+	@$(BIN)/python deploy/demo.py $(ARGS)
+
+serve: setup ## run the server (ws://127.0.0.1:8765)
+	@exec $(BIN)/python -m server $(ARGS)
+
+test: setup $(VENV)/.quality lint ## every check that this machine can run; the end lists what it could not
+	$(PYTEST) -m "not quality" $(ARGS)
+
+lint: setup ## ruff and strict mypy alone
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+quality: setup $(VENV)/.quality ## let a recogniser listen to every sentence of the suite (minutes)
+	$(PYTEST) tests/quality -m "quality or not quality" $(ARGS)
+
+bench: setup ## run every benchmark, one after the other (minutes); one alone: .venv/bin/python -m bench.NAME
+	@for name in $(patsubst bench/%.py,%,$(filter-out bench/__init__.py bench/_%.py,$(wildcard bench/*.py))); do \
+		echo "== bench.$$name"; $(BIN)/python -m bench.$$name $(ARGS) || exit 1; done
+
+test-lowest: setup ## the tests against the oldest versions that pyproject.toml allows, in .venv-lowest
+	$(BIN)/python tests/support/lowest.py .venv-lowest
+	.venv-lowest/bin/python -m pytest tests/unit tests/integration -m "not quality and not slow" $(ARGS)
+
+clean: ## remove caches, builds and the demo's files
+	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis demo.wav demo.vtt
+	find . -name __pycache__ -type d -not -path './.venv*' -prune -exec rm -rf {} +
+
+distclean: clean ## also remove the virtual environments
+	rm -rf .venv .venv-lowest
+
+# The stamps are the newest thing in the environment when a step ended well: a step runs again when its inputs change.
+# An environment that was there already and works is used as it is; one left half made is made again.
+$(VENV)/.made:
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || { \
+		python=$$(sh deploy/find_python.sh "$(PYTHON)") && echo "making $(VENV) with $$python" && \
+		"$$python" -m venv --clear $(VENV); }
+	@touch $@
+
+$(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/.made
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt pip setuptools
+	$(BIN)/pip install --quiet --no-build-isolation --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+$(VENV)/.quality: $(VENV)/.installed
+	$(BIN)/pip install --quiet --no-build-isolation --constraint constraints.txt --editable '.[dev,quality]'
+	@touch $@
+
+$(VENV)/.voices: $(VENV)/.installed $(shell find server/engines -name '*.py' 2>/dev/null)
+	$(BIN)/python -m server.engines.embedded build
+	@touch $@

@@ -1,0 +1,96 @@
+"""What holds for every test: none is skipped in CI, no task is left behind, what did not run is listed at the end."""
+
+import asyncio
+import os
+from asyncio import runners
+from collections import Counter
+from collections.abc import Generator, Sequence
+
+import pytest
+
+_CI = os.environ.get("CI", "").lower() in {"1", "true", "yes"}
+_NOT_RUN = pytest.StashKey[Counter[str]]()
+
+# Why tests with these marks may be missing from a run. What else is missing was left out by the caller's own options.
+_REASONS = {
+    "privileged": "needs rights that this machine does not give",
+    "quality": "run by `make quality`",
+}
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Start counting what does not run."""
+    config.stash[_NOT_RUN] = Counter()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Under CI a skipped test fails: it would look green and prove nothing. `privileged` ones are listed instead."""
+    report = yield
+    if report.skipped:
+        if item.get_closest_marker("privileged"):
+            item.config.stash[_NOT_RUN][f"{item.nodeid}: {_REASONS['privileged']} ({_reason(report)})"] += 1
+        elif _CI:
+            report.outcome = "failed"
+            report.longrepr = f"{item.nodeid} was skipped, which CI does not allow: {_reason(report)}"
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """The same for a module that skips itself."""
+    report = yield
+    if report.skipped and _CI:
+        report.outcome = "failed"
+        report.longrepr = f"{collector.nodeid} skipped itself, which CI does not allow: {_reason(report)}"
+    return report
+
+
+def _reason(report: pytest.TestReport | pytest.CollectReport) -> str:
+    """Why a test was skipped or expected to fail, in the words of whoever wrote that."""
+    if hasattr(report, "wasxfail"):
+        return f"expected to fail: {report.wasxfail}"
+    reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
+    return str(reason).removeprefix("Skipped: ")
+
+
+def pytest_deselected(items: Sequence[pytest.Item]) -> None:
+    """Count the tests that an option such as `-m "not quality"` left out."""
+    for item in items:
+        for mark, reason in _REASONS.items():
+            if item.get_closest_marker(mark):
+                item.config.stash[_NOT_RUN][f"tests marked {mark}: {reason}"] += 1
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """List what did not run."""
+    if not_run := config.stash[_NOT_RUN]:
+        terminalreporter.section("not run here")
+        for what, count in sorted(not_run.items()):
+            terminalreporter.line(f"{count:4} {what}")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_task_left_behind() -> Generator[None]:
+    """Fail a test whose event loop still has unfinished tasks when it closes, after the test's fixtures are torn down.
+
+    `asyncio.Runner` (pytest-asyncio's and `asyncio.run`'s) cancels such tasks quietly; a server would keep them for
+    good. A task that a test leaves in the middle of being cancelled is no leak.
+    """
+    cancel_all_tasks = runners._cancel_all_tasks  # type: ignore[attr-defined]  # no public hook is called at this point
+
+    def cancel_and_complain(loop: asyncio.AbstractEventLoop) -> None:
+        left = [task for task in asyncio.all_tasks(loop) if not task.cancelling()]
+        cancel_all_tasks(loop)
+        if left:
+            raise AssertionError("tasks left behind: " + "; ".join(sorted(map(_describe, left))))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runners, "_cancel_all_tasks", cancel_and_complain)
+        yield
+
+
+def _describe(task: asyncio.Task[object]) -> str:
+    return f"{task.get_name()} ({getattr(task.get_coro(), '__qualname__', task.get_coro())})"
