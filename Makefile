@@ -57,11 +57,11 @@ $(VENV)/.made:
 
 $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/.made
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt pip setuptools
-	$(BIN)/pip install --quiet --no-build-isolation --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/pip install -qq --no-build-isolation --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
 $(VENV)/.quality: $(VENV)/.installed
-	$(BIN)/pip install --quiet --no-build-isolation --constraint constraints.txt --editable '.[dev,quality]'
+	$(BIN)/pip install -qq --no-build-isolation --constraint constraints.txt --editable '.[dev,quality]'
 	@touch $@
 
 $(VENV)/.voices: $(VENV)/.installed $(shell find server/engines -name '*.py' 2>/dev/null)
