@@ -1,0 +1,181 @@
+"""Kinds of settings: each turns what a file, an environment variable or a command line holds into a checked value."""
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+_TRUE: Final = frozenset({"true", "yes", "on", "1"})
+_FALSE: Final = frozenset({"false", "no", "off", "0"})
+_WHOLE: Final = re.compile(r"[+-]?[0-9][0-9_]*")
+
+
+class Kind(Protocol):
+    """What values a setting may have. `allowed` completes the sentence "allowed is ..."."""
+
+    @property
+    def allowed(self) -> str: ...
+
+    def parse(self, value: object) -> Any:
+        """The checked value. `value` is a string, or whatever TOML made of it. Raises ValueError or TypeError."""
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Any text that is not empty."""
+
+    allowed: str = "a text"
+
+    def parse(self, value: object) -> str:
+        """See `Kind`."""
+        if not isinstance(value, str) or not value.strip():
+            raise ValueError
+        return value.strip()
+
+
+@dataclass(frozen=True, slots=True)
+class Hosts:
+    """One or several addresses or names to listen on."""
+
+    allowed: str = "an address or a name, or several with commas between them"
+
+    def parse(self, value: object) -> str:
+        """See `Kind`."""
+        if isinstance(value, list):
+            value = ",".join(str(item) for item in value)
+        if not isinstance(value, str):
+            raise TypeError
+        hosts = [host.strip().removeprefix("[").removesuffix("]") for host in value.split(",")]
+        if not all(hosts) or any(re.search(r"[\s/]", host) for host in hosts):
+            raise ValueError
+        return ",".join(hosts)
+
+
+@dataclass(frozen=True, slots=True)
+class WholeNumber:
+    """An integer within bounds, both included."""
+
+    low: int
+    high: int
+
+    @property
+    def allowed(self) -> str:
+        """See `Kind`."""
+        return f"a whole number from {self.low} to {self.high}"
+
+    def parse(self, value: object) -> int:
+        """See `Kind`."""
+        if isinstance(value, str) and _WHOLE.fullmatch(value.strip()):
+            value = int(value)
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise TypeError
+        if not self.low <= value <= self.high:
+            raise ValueError
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A finite number within bounds, both included."""
+
+    low: float
+    high: float
+
+    @property
+    def allowed(self) -> str:
+        """See `Kind`."""
+        return f"a number from {self.low:g} to {self.high:g}"
+
+    def parse(self, value: object) -> float:
+        """See `Kind`."""
+        if not isinstance(value, (str, int, float)) or isinstance(value, bool):
+            raise TypeError
+        number = float(value)
+        if not math.isfinite(number) or not self.low <= number <= self.high:
+            raise ValueError
+        return number
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """Yes or no."""
+
+    allowed: str = "true or false"
+
+    def parse(self, value: object) -> bool:
+        """See `Kind`."""
+        if isinstance(value, bool):
+            return value
+        if isinstance(value, str) and value.strip().lower() in _TRUE | _FALSE:
+            return value.strip().lower() in _TRUE
+        raise ValueError
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One of a few words."""
+
+    values: tuple[str, ...]
+
+    @property
+    def allowed(self) -> str:
+        """See `Kind`."""
+        return f"one of {', '.join(self.values)}"
+
+    def parse(self, value: object) -> str:
+        """See `Kind`."""
+        if not isinstance(value, str) or value.strip().lower() not in self.values:
+            raise ValueError
+        return value.strip().lower()
+
+
+@dataclass(frozen=True, slots=True)
+class ReadableFile:
+    """The path of a file that exists and that this process may read."""
+
+    allowed: str = "the path of a file that exists and can be read"
+
+    def parse(self, value: object) -> Path:
+        """See `Kind`."""
+        if not isinstance(value, str) or not value.strip():
+            raise ValueError
+        path = Path(value).expanduser()
+        try:
+            with path.open("rb"):
+                pass
+        except OSError as problem:
+            raise ValueError(problem.strerror or type(problem).__name__) from problem
+        return path
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """Names with values: a TOML table, a JSON object, or `name=value` with `;` between several.
+
+    The value after `=` is read as JSON where it is JSON (`4`, `true`, `[1, 2]`), else taken as text.
+    """
+
+    allowed: str = "name=value, with ; between several, or a table"
+
+    def parse(self, value: object) -> Mapping[str, Any]:
+        """See `Kind`."""
+        if isinstance(value, str):
+            value = json.loads(value) if value.lstrip().startswith("{") else self._split(value)
+        if not isinstance(value, Mapping) or not all(isinstance(name, str) and name for name in value):
+            raise ValueError
+        return dict(value)
+
+    def _split(self, text: str) -> dict[str, Any]:
+        pairs: dict[str, Any] = {}
+        for part in filter(None, map(str.strip, text.split(";"))):
+            name, equals, raw = part.partition("=")
+            if not equals or not name.strip():
+                raise ValueError
+            try:
+                pairs[name.strip()] = json.loads(raw)
+            except ValueError:
+                pairs[name.strip()] = raw.strip()
+        return pairs
