@@ -32,7 +32,6 @@ class ErrorCode(StrEnum):
     UNEXPECTED = "unexpected"
     SEQUENCE = "sequence"
     BINARY = "binary"
-    INVALID_UTF8 = "invalid_utf8"
     TOO_BIG = "too_big"
     TEXT_LIMIT = "text_limit"
     TEXT_WINDOW = "text_window"
@@ -64,7 +63,6 @@ ERRORS: Final[dict[ErrorCode, ErrorKind]] = {
     ErrorCode.UNEXPECTED: ErrorKind("the message is not allowed in the session's state", False, CloseCode.POLICY),
     ErrorCode.SEQUENCE: ErrorKind("a `seq` was left out", False, CloseCode.POLICY),
     ErrorCode.BINARY: ErrorKind("clients send no binary messages", False, CloseCode.UNSUPPORTED_DATA),
-    ErrorCode.INVALID_UTF8: ErrorKind("a text message is not valid UTF-8", False, CloseCode.INVALID_DATA),
     ErrorCode.TOO_BIG: ErrorKind("a message is longer than `limits.message_bytes`", False, CloseCode.TOO_BIG),
     ErrorCode.TEXT_LIMIT: ErrorKind("an utterance is longer than `limits.utterance_chars`", False, CloseCode.POLICY),
     ErrorCode.TEXT_WINDOW: ErrorKind("more unspoken text than `seq_ack.room` allowed", False, CloseCode.POLICY),

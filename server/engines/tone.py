@@ -1,0 +1,184 @@
+"""A deterministic engine for tests and load: each word is a short tone whose pitch follows from its letters.
+
+It costs almost nothing, needs no models, and does on demand what real engines do by accident: it can be slow, stall, fail
+or crash. Options: `step_delay_ms` (every step), `batch_max` (jobs that share one step, default 2) and `script`, a list of
+`{"match": TEXT, "at": CHUNK, "action": "delay" | "stall" | "fail" | "crash", "ms": N}` that acts on segments whose text
+contains TEXT when they reach chunk number CHUNK (from 0). `delay` and `stall` sleep (stall: 60 s unless `ms` says less),
+`fail` fails that job alone, `crash` raises out of the whole step, as a broken engine would.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+from zlib import crc32
+
+import numpy as np
+
+from server.engines.base import (
+    Capabilities,
+    Chunk,
+    EngineError,
+    Job,
+    RenderPlan,
+    Samples,
+    Segment,
+    SegmentEnd,
+    SegmentFailed,
+    StepEvent,
+    Voice,
+    WordTiming,
+)
+from server.text.tokens import Boundary, Token
+
+SAMPLE_RATE: Final = 24_000
+WORD_MS: Final = 120
+PAUSE_MS: Final = {Boundary.WORD: 0, Boundary.CLAUSE: 120, Boundary.SENTENCE: 240, Boundary.PARAGRAPH: 400}
+CHUNK_MS: Final = (100, 200, 400)
+FADE_SAMPLES: Final = 120  # 5 ms: no click at a word's edge
+STALL_MS: Final = 60_000
+ACTIONS: Final = ("delay", "stall", "fail", "crash")
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One line of the script."""
+
+    match: str
+    at: int
+    action: str
+    ms: int
+
+
+@dataclass(eq=False, slots=True)
+class ToneJob(Job):
+    """The whole segment is known at once; steps only hand it out."""
+
+    audio: Samples = field(default_factory=lambda: np.zeros(0, np.float32))
+    words: tuple[WordTiming, ...] = ()
+    text: str = ""
+    sent: int = 0
+    chunk: int = 0
+    chunk_ms: tuple[int, ...] = CHUNK_MS
+
+
+class ToneEngine:
+    """See the module text."""
+
+    def __init__(self, *, step_delay_ms: float = 0, batch_max: int = 2, script: Sequence[Rule] = ()) -> None:
+        self._delay_s = step_delay_ms / 1000
+        self._script = tuple(script)
+        voices = tuple(
+            Voice(f"tone-{name}", f"Tone, {name}", ("zh", "en"), "A test signal, not speech.", "Apache-2.0")
+            for name in ("low", "high")
+        )
+        self.capabilities: Capabilities = Capabilities(
+            name="tone",
+            languages=("zh", "en"),
+            sample_rate=SAMPLE_RATE,
+            voices=voices,
+            max_tokens=40,
+            count_tokens=len,
+            fingerprint="tone-1",
+            parameters=frozenset({"speed", "pitch", "seed"}),
+            timings=True,
+            batch_max=batch_max,
+            equality="exact",
+        )
+
+    def warm_up(self) -> None:
+        """Nothing is slow here."""
+
+    def prepare(
+        self, segment: Segment, plan: RenderPlan, context: object | None = None, seed: int = 0, start_sample: int = 0
+    ) -> ToneJob:
+        """Render the whole segment: it is only sines."""
+        audio, words = render(segment, seed)
+        text = "".join(token.text for token in segment.tokens)
+        chunk_ms = plan.chunk_ms or ((60_000,) if plan.mode == "block" else CHUNK_MS)
+        return ToneJob(segment, plan, audio, words, text, min(start_sample, len(audio)), 0, chunk_ms)
+
+    def step(self, jobs: Sequence[Job]) -> Sequence[StepEvent]:
+        """The next chunk of every job."""
+        if self._delay_s:
+            time.sleep(self._delay_s)
+        events: list[StepEvent] = []
+        for job in jobs:
+            assert isinstance(job, ToneJob)
+            failure = self._act(job)
+            if failure:
+                events.append(SegmentFailed(job, failure))
+                continue
+            ms = job.chunk_ms[min(job.chunk, len(job.chunk_ms) - 1)]
+            end = min(len(job.audio), job.sent + ms * SAMPLE_RATE // 1000)
+            if end > job.sent:
+                events.append(Chunk(job, job.audio[job.sent : end], job.words if job.chunk == 0 else ()))
+            job.sent, job.chunk = end, job.chunk + 1
+            if job.sent == len(job.audio):
+                events.append(SegmentEnd(job))
+        return events
+
+    def _act(self, job: ToneJob) -> EngineError | None:
+        for rule in self._script:
+            if rule.at == job.chunk and rule.match in job.text:
+                if rule.action == "fail":
+                    return EngineError(f"scripted failure at chunk {job.chunk}")
+                if rule.action == "crash":
+                    raise RuntimeError(f"scripted crash at chunk {job.chunk}")
+                time.sleep(rule.ms / 1000)
+        return None
+
+    def cancel(self, job: Job) -> None:
+        """Nothing is held."""
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def render(segment: Segment, seed: int = 0) -> tuple[Samples, tuple[WordTiming, ...]]:
+    """The segment's samples at 24 kHz and its words. A word sounds alike wherever it stands."""
+    per_word = round(WORD_MS * SAMPLE_RATE / 1000 / segment.speed)
+    pause = round(PAUSE_MS[segment.boundary] * SAMPLE_RATE / 1000 / segment.speed)
+    base = (220.0 if segment.voice.endswith("low") else 440.0) * segment.pitch
+    t = np.arange(per_word, dtype=np.float64) / SAMPLE_RATE
+    envelope = np.minimum(1.0, np.minimum(np.arange(per_word), np.arange(per_word)[::-1]) / FADE_SAMPLES)
+    parts: list[Samples] = []
+    words: list[WordTiming] = []
+    at = 0
+    last: Token | None = None
+    for token in segment.tokens:
+        if token.kind != "word":
+            continue
+        semitone = (crc32(token.text.encode("utf-8", "replace")) + seed) % 24
+        tone = 0.3 * envelope * np.sin(2 * np.pi * base * 2 ** (semitone / 12) * t)
+        parts.append(tone.astype(np.float32))
+        if last is not None and (last.start, last.end) == (token.start, token.end):
+            words[-1] = WordTiming(
+                words[-1].text + token.text, token.start, token.end, words[-1].first_sample, at + per_word
+            )
+        else:
+            words.append(WordTiming(token.text, token.start, token.end, at, at + per_word))
+        last = token
+        at += per_word
+    if not parts:
+        return np.zeros(0, np.float32), ()
+    parts.append(np.zeros(pause, np.float32))
+    return np.concatenate(parts), tuple(words)
+
+
+def create(options: Mapping[str, Any]) -> ToneEngine:
+    """The engine named `tone`. Raises ValueError for options it does not have."""
+    known = {"step_delay_ms", "batch_max", "script"}
+    unknown = sorted(set(options) - known)
+    if unknown:
+        raise ValueError(f"engine option {unknown[0]} is not one of {', '.join(sorted(known))}")
+    rules = []
+    for line in options.get("script", ()):
+        action = line.get("action")
+        if action not in ACTIONS:
+            raise ValueError(f"engine option script: action must be one of {', '.join(ACTIONS)}, not {action!r}")
+        default_ms = STALL_MS if action == "stall" else 0
+        rules.append(Rule(str(line.get("match", "")), int(line.get("at", 0)), action, int(line.get("ms", default_ms))))
+    return ToneEngine(
+        step_delay_ms=float(options.get("step_delay_ms", 0)), batch_max=int(options.get("batch_max", 2)), script=rules
+    )

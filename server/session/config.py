@@ -1,0 +1,97 @@
+"""What a client asked for in `open`, checked against what the voice and the format can do."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from protocol import client_messages as c
+from protocol import limits
+from protocol.errors import ErrorCode, ProtocolError
+from protocol.frames import Codec
+from protocol.media.opus import OpusUnavailableError
+from server.audio.wire import opus_pre_skip
+from server.engines.base import Capabilities
+
+DEFAULT_FRAME_MS_PCM = 40.0
+DEFAULT_FRAME_MS_OPUS = 20.0
+BLOCK_FRAME_MS_PCM = 200.0  # in block mode fewer, larger messages
+
+
+@dataclass(frozen=True, slots=True)
+class SessionConfig:
+    """The accepted configuration."""
+
+    open: c.Open
+    voice: str
+    codec: Codec
+    frame_ms: float
+    mode: str
+    pre_skip: int  # samples of decoder delay, Opus only
+
+    def echo(self) -> dict[str, Any]:
+        """For `opened.config`: everything that was accepted, never the key."""
+        accepted = asdict(self.open)
+        del accepted["api_key"]
+        accepted |= {
+            "voice": self.voice,
+            "format": self.codec.name.lower(),
+            "frame_ms": self.frame_ms,
+            "mode": self.mode,
+        }
+        return accepted
+
+    def check_overrides(self, start: c.Start, capabilities: Capabilities) -> None:
+        """Raises ProtocolError where an utterance asks for what the voice cannot do."""
+        if start.voice is not None:
+            check_voice(start.voice, capabilities, "start.voice")
+        _check_parameter("start.speed", start.speed, "speed", capabilities)
+        _check_parameter("start.pitch", start.pitch, "pitch", capabilities)
+        if start.instruct and "instruct" not in capabilities.parameters:
+            raise _unsupported("start.instruct", capabilities)
+
+
+def configure(open_: c.Open, capabilities: Capabilities, default_voice: str) -> SessionConfig:
+    """Check an `open`. Raises ProtocolError naming the field and what is allowed."""
+    voice = open_.voice or default_voice
+    check_voice(voice, capabilities, "open.voice")
+    _check_parameter("open.speed", open_.speed, "speed", capabilities)
+    _check_parameter("open.pitch", open_.pitch, "pitch", capabilities)
+    opus = open_.format == "opus"
+    rates = limits.SAMPLE_RATES_OPUS if opus else limits.SAMPLE_RATES_PCM
+    if open_.sample_rate not in rates:
+        raise _bad("open.sample_rate", f"one of {', '.join(map(str, rates))} for {'opus' if opus else 'pcm'}")
+    mode = "stream" if open_.mode == "auto" else open_.mode
+    if opus:
+        frame_ms = open_.frame_ms or DEFAULT_FRAME_MS_OPUS
+        whole = [ms for ms in limits.FRAME_MS_OPUS if (open_.sample_rate * ms / 1000).is_integer()]
+        if frame_ms not in whole:
+            raise _bad("open.frame_ms", f"one of {', '.join(f'{ms:g}' for ms in whole)} for opus")
+    else:
+        frame_ms = open_.frame_ms or (BLOCK_FRAME_MS_PCM if mode == "block" else DEFAULT_FRAME_MS_PCM)
+        low, high = limits.FRAME_MS_PCM
+        if not low <= frame_ms <= high:
+            raise _bad("open.frame_ms", f"a number from {low:g} to {high:g} for pcm")
+    try:
+        pre_skip = opus_pre_skip(open_.sample_rate) if opus else 0
+    except OpusUnavailableError:
+        raise ProtocolError(ErrorCode.UNSUPPORTED, "this server has no libopus: use pcm", "open.format") from None
+    return SessionConfig(open_, voice, Codec.OPUS if opus else Codec.PCM, frame_ms, mode, pre_skip)
+
+
+def check_voice(voice: str, capabilities: Capabilities, field: str) -> None:
+    """Raises ProtocolError for a voice that does not exist."""
+    if capabilities.voice(voice) is None:
+        known = ", ".join(v.id for v in capabilities.voices)
+        raise ProtocolError(ErrorCode.UNKNOWN_VOICE, f"{field} must be one of {known}, not {voice!r}", field)
+
+
+def _check_parameter(field: str, value: float | None, name: str, capabilities: Capabilities) -> None:
+    if value not in (None, 1.0) and name not in capabilities.parameters:
+        raise _unsupported(field, capabilities)
+
+
+def _unsupported(field: str, capabilities: Capabilities) -> ProtocolError:
+    return ProtocolError(ErrorCode.UNSUPPORTED, f"the engine {capabilities.name} has no {field.split('.')[1]}", field)
+
+
+def _bad(field: str, allowed: str) -> ProtocolError:
+    return ProtocolError(ErrorCode.BAD_MESSAGE, f"{field} must be {allowed}", field)

@@ -1,0 +1,208 @@
+"""One utterance: its text on the way in, its timeline on the way out."""
+
+from collections import deque
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Any, Literal
+
+from protocol import client_messages as c
+from protocol.server_messages import Word
+from server.engines.base import RenderPlan
+from server.engines.rendering import RenderedChunk, SegmentRequest
+from server.session.work import FinishUtterance, SpeakSegment, SpeakSilence, Work
+from server.text.segmenter import Segmenter
+from server.text.tokens import Cut
+
+HEARD_WORDS = 20_000  # kept to say what was heard: about two hours of speech ahead of the listener
+
+
+@dataclass(frozen=True, slots=True)
+class Speech:
+    """How an utterance is spoken: the session's values with the utterance's overrides."""
+
+    voice: str
+    speed: float
+    pitch: float
+    volume: float
+    sample_rate: int
+    plan: RenderPlan
+    seed: int = 0
+    instruct: str = ""
+    lexicon: Any = None
+
+
+@dataclass(slots=True)
+class SegmentRecord:
+    """The segment being placed on the timeline."""
+
+    id: int
+    start: int
+    end: int
+    first_sample: int
+    kind: Literal["speech", "silence"]
+    cause: str
+    begun: bool = False
+    samples: int = 0
+    digest: Any = field(default_factory=sha256)
+
+
+class Utterance:
+    """Text and timeline of one utterance. Positions are code points, offsets are samples at the session's rate."""
+
+    def __init__(self, utterance: int, speech: Speech, segmenter: Segmenter, now: float) -> None:
+        self.id = utterance
+        self.speech = speech
+        self.segmenter = segmenter
+        self.chars = 0  # of text accepted
+        self.ended = False
+        self.last_text_at = now
+        self.first_text_at: float | None = None
+        self.first_audio_at: float | None = None
+        self.samples = 0  # on the timeline
+        self.coded = 0  # samples covered by coded frames (equal to `samples` for PCM)
+        self.sent = 0  # coded samples sent
+        self.acked = 0  # coded samples the client has
+        self.heard = 0  # samples the client played
+        self.done_sent = False
+        self.clock_flushed = False  # the clock has flushed since the last text
+        self.segments = 0
+        self.text_done = 0  # code points whose segment is complete
+        self.record: SegmentRecord | None = None
+        self.wire = sha256()
+        self._digest = sha256()
+        self._silences: deque[tuple[int, int]] = deque()  # (position, ms); bounded by the text window
+        self._heard: deque[tuple[int, int]] = deque(maxlen=HEARD_WORDS)  # (end sample, text end)
+
+    # Text
+
+    def add(self, text: str, now: float) -> None:
+        """More text."""
+        self.segmenter.feed(text)
+        self.chars += len(text)
+        self.last_text_at = now
+        self.clock_flushed = False
+        if self.first_text_at is None:
+            self.first_text_at = now
+
+    def add_silence(self, ms: int) -> None:
+        """Silence after the text so far."""
+        self.segmenter.flush()
+        self._silences.append((self.chars, ms))
+
+    def end(self) -> None:
+        """No more text."""
+        self.segmenter.end()
+        self.ended = True
+
+    @property
+    def unspoken(self) -> int:
+        """Code points accepted and not yet handed out as work; a silence counts as one."""
+        return self.segmenter.pending + len(self._silences)
+
+    @property
+    def complete(self) -> bool:
+        """All its text is spoken."""
+        return self.ended and not self.unspoken
+
+    def next_work(self) -> Work | None:
+        """The next piece to render, or None while it waits for text."""
+        if self._silences and self._silences[0][0] <= self.segmenter.position:
+            samples = self._silences.popleft()[1] * self.speech.sample_rate // 1000
+            self._open(self.segmenter.position, self.segmenter.position, "silence", "")
+            return SpeakSilence(self.id, samples)
+        cut = self.segmenter.next()
+        if cut is not None:
+            self._open(cut.start, cut.end, "speech", cut.cause)
+            return SpeakSegment(self.id, self._request(cut))
+        return FinishUtterance(self.id) if self.complete else None
+
+    def _request(self, cut: Cut) -> SegmentRequest:
+        s = self.speech
+        return SegmentRequest(
+            self.segments, cut, s.voice, s.sample_rate, s.speed, s.pitch, s.volume, s.seed, s.instruct, s.lexicon, s.plan
+        )
+
+    # Timeline
+
+    def _open(self, start: int, end: int, kind: Literal["speech", "silence"], cause: str) -> None:
+        self.record = SegmentRecord(self.segments, start, end, self.samples, kind, cause)
+
+    def place(self, chunk: RenderedChunk) -> tuple[Word, ...]:
+        """Put a chunk of the open segment on the timeline; its words come back with timeline samples."""
+        record = self._record()
+        record.digest.update(chunk.pcm)
+        record.samples += chunk.samples
+        self.samples += chunk.samples
+        base = record.first_sample
+        words = tuple(
+            Word(w.text, w.start, w.end, base + w.first_sample, base + w.end_sample) for w in chunk.words
+        )
+        self._heard.extend((word.end_sample, word.end) for word in words)
+        return words
+
+    def close_segment(self) -> SegmentRecord:
+        """The open segment is complete."""
+        record = self._record()
+        self._digest.update(record.digest.digest())
+        if record.end > record.start:
+            self._heard.append((self.samples, record.end))
+        self.text_done = record.end
+        self.segments += 1
+        self.record = None
+        return record
+
+    def _record(self) -> SegmentRecord:
+        if self.record is None:
+            raise RuntimeError("no segment is open")
+        return self.record
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 over the segments' digests, hex."""
+        return self._digest.hexdigest()
+
+    def played(self, sample: int) -> None:
+        """The listener is at `sample`: what was heard before is settled, only its end is kept."""
+        while len(self._heard) > 1 and self._heard[1][0] <= sample:
+            self._heard.popleft()
+
+    def heard_text_end(self, played_sample: int) -> int:
+        """The end of the text heard when playing stopped at `played_sample`: the last word that sounded to its end."""
+        heard = 0
+        for end_sample, text_end in self._heard:
+            if end_sample > played_sample:
+                break
+            heard = max(heard, text_end)
+        return heard
+
+    def statistics(self, now: float) -> dict[str, Any]:
+        """For `done.statistics`."""
+        first = None
+        if self.first_audio_at is not None and self.first_text_at is not None:
+            first = round((self.first_audio_at - self.first_text_at) * 1000, 1)
+        return {
+            "characters": self.chars,
+            "segments": self.segments,
+            "audio_ms": self.samples * 1000 // self.speech.sample_rate,
+            "first_audio_ms": first,
+            "total_ms": round((now - (self.first_text_at or now)) * 1000, 1),
+        }
+
+
+def speech_of(open_: c.Open, start: c.Start, voice: str, plan: RenderPlan) -> Speech:
+    """The session's values with the utterance's overrides."""
+
+    def either(override: float | None, value: float) -> float:
+        return value if override is None else override
+
+    return Speech(
+        voice=start.voice or voice,
+        speed=either(start.speed, open_.speed),
+        pitch=either(start.pitch, open_.pitch),
+        volume=either(start.volume, open_.volume),
+        sample_rate=open_.sample_rate,
+        plan=plan,
+        seed=start.seed,
+        instruct=start.instruct,
+        lexicon=start.lexicon,
+    )
