@@ -1,0 +1,35 @@
+"""Which language a stretch of text is in, and how much speech it will be."""
+
+import re
+
+from server.text.characters import HANZI_CLASS
+from server.text.tokens import Language
+
+_HANZI = re.compile(f"[{HANZI_CLASS}]")
+_LATIN_WORD = re.compile(r"[A-Za-z\u00c0-\u024fＡ-Ｚａ-ｚ]+")
+_PIECE = re.compile(r"\d|[^\W\d_]+")
+_LONG_WORD = 16  # letters; a longer "word" counts once more for each such length
+_ACRONYM_MAX = 5
+
+WORD_WEIGHT = 1.5  # one English word weighs as much as this many Hanzi
+
+
+def dominating_language(text: str, otherwise: Language) -> Language:
+    """The language most of `text` is written in; `otherwise` when it has no letters of either."""
+    hanzi = sum(1 for _ in _HANZI.finditer(text))
+    words = sum(1 for _ in _LATIN_WORD.finditer(text))
+    if not hanzi and not words:
+        return otherwise
+    return "zh" if hanzi >= words * WORD_WEIGHT else "en"
+
+
+def spoken_size(word: str) -> int:
+    """About how many tokens a word or number becomes when it is read out: a digit is one, an acronym one per letter."""
+    size = 0
+    for match in _PIECE.finditer(word):
+        piece = match.group()
+        if piece.isupper() and 1 < len(piece) <= _ACRONYM_MAX:
+            size += len(piece)
+        else:
+            size += 1 + len(piece) // _LONG_WORD
+    return max(1, size)

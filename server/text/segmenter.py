@@ -1,0 +1,374 @@
+"""Cuts text that is still arriving into the segments an engine speaks.
+
+The cuts of an utterance depend on its text and on where it was flushed, never on how the text was parted into `feed` calls
+nor on when `next` was called: every decision is taken as soon as the characters seen make it certain, and not before.
+The first segment is short, so that sound starts early; the following ones grow. See docs/text.md for the rules as users
+see them.
+"""
+
+import re
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from server.text.breaks import Break, rate_break
+from server.text.characters import CLAUSE_MARKS, CLOSERS, NEWLINES, SENTENCE_MARKS, WEAK_MARKS, splits_character
+from server.text.languages import dominating_language, spoken_size
+from server.text.sentence_end import Stop, judge_full_stop, looks_complete
+from server.text.tokens import Boundary, Cut, CutCause, Language
+from server.text.units import MAX_URL, Kind, Unit, read_unit
+
+_WINDOW = 8192  # code points kept joined in front of a segment; more than the longest segment with its look-ahead
+_TAIL = 200  # code points remembered for a soft flush
+_MARKS = SENTENCE_MARKS | CLAUSE_MARKS | WEAK_MARKS | NEWLINES | {"."}
+_MONTH_DAY = re.compile(
+    r"\b(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sept?|Oct|Nov|Dec)[a-z]{0,6}\.?\s+\d{1,2}(?:st|nd|rd|th)?\Z"
+)
+_YEAR_FOLLOWS = re.compile(r"\s?\d")
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentLimits:
+    """How long segments may get.
+
+    `max_tokens` is the engine's limit and `count_tokens` its way to count (default: a Hanzi, a word, a digit is one).
+    `first_max_*`: without punctuation the first segment is cut at a word boundary after about so much.
+    `clause_tokens`: from this size on, later segments end at any clause mark. `max_chars` bounds text that says nothing.
+    """
+
+    max_tokens: int = 40
+    count_tokens: Callable[[str], int] | None = None
+    first_max_chars: int = 16
+    first_max_words: int = 6
+    clause_tokens: int = 20
+    max_chars: int = 2000
+
+    def __post_init__(self) -> None:
+        if min(self.max_tokens, self.first_max_chars, self.first_max_words, self.clause_tokens) < 1:
+            raise ValueError("segment limits must be at least 1")
+        if not MAX_URL <= self.max_chars <= _WINDOW // 2 - MAX_URL:
+            raise ValueError(f"max_chars must be between {MAX_URL} and {_WINDOW // 2 - MAX_URL}")
+
+
+_WRAPPED_LINE = 40  # a line break after so many code points may be a mere wrap
+_SLACK = 0.125  # how far a segment may pass its budget when its end is near: 2 of 16 Hanzi
+_SECOND_CLAUSE = 0.4  # least size of a clause after the first: 6 Hanzi or 3 words
+_WEAK_CLAUSE = 0.5  # least size of a segment that ends in an enumeration comma
+_LEAST_SHARE = 0.45  # of a full segment that must stay before an inner cut
+_URL_TOKENS = 16  # a URL is read shortened
+_LONGEST_CHARACTER = 64  # code points looked back over to keep an emoji sequence whole
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A place where the segment may be cut: `at` is in the window; tokens and size count what is before it."""
+
+    at: int
+    tokens: int
+    size: float
+    line_start: int  # of the line it is in, to go back to
+    rating: Break | None  # None: rated when a cut is needed, from the units around it
+    before: Unit
+    after: Unit
+
+
+_UNCERTAIN = Cut(0, 0, "", Boundary.WORD, CutCause.LENGTH, "zh")  # compared by identity: more text decides
+
+
+class Segmenter:
+    """One utterance's text in, its cuts out. Pull cuts with `next` until it gives None."""
+
+    def __init__(self, *, language: Language | None = None, limits: SegmentLimits | None = None) -> None:
+        self._limits = limits or SegmentLimits()
+        self._language: Language = language or "zh"
+        self._incoming: deque[str] = deque()
+        self._taken = 0  # of the first incoming string
+        self._fed = 0
+        self._ended = False
+        self._flushes: deque[tuple[int, CutCause]] = deque()  # source positions
+        self._tail = ""  # the last characters fed
+        self._position = 0
+        self._text = ""  # from the segment's start on
+        self._line_start = 0  # of the current line, in source positions
+        self._spoken = 0.0  # size of all segments since the start or the last flush that cut
+        self._begin_segment()
+
+    # -- input ---------------------------------------------------------------------------------------------------------
+
+    def feed(self, text: str) -> None:
+        """Append text. ValueError after `end`."""
+        if self._ended:
+            raise ValueError("text after the end of the utterance")
+        if text:
+            self._incoming.append(text)
+            self._fed += len(text)
+            self._tail = (self._tail + text[-_TAIL:])[-_TAIL:]
+
+    def flush(self, *, soft: bool = False) -> CutCause | None:
+        """Ask for a cut after the text fed so far; returns its cause, or None when there is nothing to do.
+
+        Hard: whenever anything is pending. Soft: only where the pending text looks like a finished clause or sentence (see
+        `looks_complete`). A cut that punctuation makes at the same place anyway keeps the cause PUNCTUATION.
+        """
+        if self._ended or self.pending == 0 or (self._flushes and self._flushes[-1][0] == self._fed):
+            return None
+        if soft and not (self._pending_speaks() and looks_complete(self._tail)):
+            return None
+        cause = CutCause.SOFT_FLUSH if soft else CutCause.FLUSH
+        self._flushes.append((self._fed, cause))
+        self._tail = ""
+        return cause
+
+    def end(self) -> None:
+        """No more text comes; `next` gives what is left. Harmless when repeated."""
+        self._ended = True
+
+    # -- output --------------------------------------------------------------------------------------------------------
+
+    @property
+    def position(self) -> int:
+        """Where the next cut starts, in code points of the utterance."""
+        return self._position
+
+    @property
+    def pending(self) -> int:
+        """Code points fed but not yet cut."""
+        return self._fed - self._position
+
+    def next(self) -> Cut | None:
+        """The next cut, or None until more text, a flush or the end makes one certain. Work is bounded per call."""
+        while True:
+            self._load()
+            end, cause = self._horizon()
+            while self._scan < end:
+                unit = read_unit(self._text, self._scan, end, final=cause is not None)
+                if unit is None:
+                    return None
+                cut = self._take(unit, end, cause)
+                if cut is _UNCERTAIN:
+                    return None
+                if cut is not None:
+                    return cut
+            if cause is None:
+                if not self._incoming:
+                    return None
+            else:
+                cut = self._close(end, cause)
+                if cut is not None or cause is CutCause.END:
+                    return cut
+
+    # -- the text window -----------------------------------------------------------------------------------------------
+
+    def _load(self) -> None:
+        """Join incoming text until the window is full."""
+        room = _WINDOW - len(self._text)
+        if not self._incoming or room < _WINDOW // 2:
+            return
+        parts = [self._text]
+        while self._incoming and room > 0:
+            head = self._incoming[0]
+            part = head[self._taken : self._taken + room]
+            parts.append(part)
+            room -= len(part)
+            self._taken += len(part)
+            if self._taken == len(head):
+                self._incoming.popleft()
+                self._taken = 0
+        self._text = "".join(parts)
+
+    def _horizon(self) -> tuple[int, CutCause | None]:
+        """Up to where the window may be read, and what parts it from whatever follows (None: more may come)."""
+        end = len(self._text)
+        if self._flushes and self._flushes[0][0] <= self._position + end:
+            return self._flushes[0][0] - self._position, self._flushes[0][1]
+        return end, CutCause.END if self._ended and not self._incoming else None
+
+    def _pending_speaks(self) -> bool:
+        """Whether what is pending has a letter or digit, judged by its first and last characters."""
+        return any(char.isalnum() for char in self._text[:_TAIL] + self._tail[-self.pending :])
+
+    # -- one segment ---------------------------------------------------------------------------------------------------
+
+    def _begin_segment(self) -> None:
+        self._scan = 0
+        self._tokens = 0
+        self._size = 0.0  # 1.0 = as much as the first segment may hold
+        self._speaks = False
+        self._before: Unit | None = None  # the last unit that is no space
+        self._places: list[_Place] = []
+
+    def _take(self, unit: Unit, end: int, cause: CutCause | None) -> Cut | None:
+        """Add a unit to the segment; a cut if that completes one, `_UNCERTAIN` if the next character decides."""
+        if unit.end > self._limits.max_chars:
+            return self._cut_overlong()
+        kind = unit.kind
+        if kind is Kind.NEWLINE:
+            wrapped = self._is_wrapped(unit, end, cause)
+            if wrapped is None:
+                return _UNCERTAIN
+            self._line_start = self._position + unit.end
+            if self._speaks and not wrapped:
+                return self._cut(unit.end, Boundary.PARAGRAPH, CutCause.PUNCTUATION)
+        elif kind is Kind.SENTENCE_MARK:
+            if self._follows_speech(unit):
+                return self._cut(unit.end, Boundary.SENTENCE, CutCause.PUNCTUATION)
+        elif kind is Kind.FULL_STOP:
+            return self._take_full_stop(unit, end, cause)
+        elif kind in (Kind.CLAUSE_MARK, Kind.WEAK_MARK):
+            return self._take_clause_mark(unit, end, cause)
+        elif kind is not Kind.SPACE:
+            return self._take_speech(unit, end, cause)
+        self._advance(unit)
+        return None
+
+    def _advance(self, unit: Unit) -> None:
+        self._scan = unit.end
+        if unit.kind not in (Kind.SPACE, Kind.NEWLINE):
+            self._before = unit
+
+    def _follows_speech(self, unit: Unit) -> bool:
+        """False for a "!" or "?" that stands alone ("a != b", "![image]") or before anything was said."""
+        return self._speaks and (self._text[unit.start] not in "!?" or not self._text[unit.start - 1].isspace())
+
+    def _is_wrapped(self, unit: Unit, end: int, cause: CutCause | None) -> bool | None:
+        """Whether a line break only wraps a long English line: it then counts as a space. None: not known yet."""
+        length = self._position + unit.start - self._line_start
+        before = self._text[unit.start - 1] if unit.start else " "
+        if length < _WRAPPED_LINE or not (before == "," or (before.isascii() and before.isalnum())):
+            return False
+        if unit.end == end:
+            return None if cause is None else False
+        return "a" <= self._text[unit.end] <= "z"
+
+    def _take_full_stop(self, unit: Unit, end: int, cause: CutCause | None) -> Cut | None:
+        if not self._speaks or self._text[unit.start - 1].isspace():
+            self._advance(unit)
+            return None
+        before = self._before
+        word, first = "", False
+        if before is not None and before.end == unit.start and before.kind in (Kind.WORD, Kind.NUMBER):
+            word = self._text[before.start : before.end]
+            first = not any(char.isalnum() for char in self._text[: before.start])
+        stop = judge_full_stop(word, first, self._text, unit.end, end, final=cause is not None)
+        if stop is Stop.UNKNOWN:
+            return _UNCERTAIN
+        if stop is Stop.GOES_ON:
+            self._advance(unit)
+            return None
+        closed = unit.end < end and self._text[unit.end] in CLOSERS
+        at_horizon = unit.end == end and cause is not None and cause is not CutCause.END
+        reason = cause if at_horizon and cause is not None else CutCause.PUNCTUATION
+        return self._cut(unit.end + closed, Boundary.SENTENCE, reason)
+
+    def _take_clause_mark(self, unit: Unit, end: int, cause: CutCause | None) -> Cut | None:
+        weak = unit.kind is Kind.WEAK_MARK
+        if not self._speaks:
+            self._advance(unit)
+            return None
+        if self._text[unit.start] == "," and _MONTH_DAY.search(self._text, 0, unit.start):
+            if cause is None and self._text[unit.end : end] in ("", " "):
+                return _UNCERTAIN
+            if _YEAR_FOLLOWS.match(self._text, unit.end, end):
+                self._advance(unit)
+                return None
+        if self._size >= self._least_clause(weak) or self._tokens >= self._limits.clause_tokens:
+            return self._cut(unit.end, Boundary.CLAUSE, CutCause.PUNCTUATION)
+        self._advance(unit)
+        rating = Break.WEAK_MARK if weak else Break.CLAUSE_MARK
+        self._places.append(_Place(unit.end, self._tokens, self._size, self._line_start, rating, unit, unit))
+        return None
+
+    def _least_clause(self, weak: bool) -> float:
+        """The size from which a clause mark ends a segment: any at first, then as much as was said so far."""
+        least = 0.0 if self._spoken == 0 else max(_SECOND_CLAUSE, self._spoken)
+        return max(least, _WEAK_CLAUSE) if weak else least
+
+    def _take_speech(self, unit: Unit, end: int, cause: CutCause | None) -> Cut | None:
+        """A word, number, Hanzi, URL or symbol: count it; cut before it when the segment is full."""
+        tokens, size = self._measure(unit)
+        if tokens and self._speaks:
+            full = self._tokens + tokens > self._limits.max_tokens
+            budget = max(1.0, 2 * self._spoken)
+            long = self._size + size > budget * (1 + _SLACK)
+            if full or long:
+                if cause is None and unit.end == end:
+                    return _UNCERTAIN
+                if full or not (unit.end < end and self._text[unit.end] in _MARKS):
+                    return self._cut_inside(unit, end, budget)
+        if self._before is not None and self._before.kind < Kind.WEAK_MARK:
+            self._places.append(self._place_before(unit, self._before))
+        self._tokens += tokens
+        self._size += size
+        self._speaks = self._speaks or size > 0
+        self._advance(unit)
+        return None
+
+    def _measure(self, unit: Unit) -> tuple[int, float]:
+        """Tokens as the engine counts them, and the size as a share of what the first segment may hold."""
+        limits = self._limits
+        text = self._text[unit.start : unit.end]
+        if unit.kind is Kind.HANZI:
+            own, share = 1, 1 / limits.first_max_chars
+        elif unit.kind is Kind.SYMBOL:
+            own, share = 0, 0.0
+        else:
+            own = min(spoken_size(text), _URL_TOKENS) if unit.kind is Kind.URL else spoken_size(text)
+            share = own / limits.first_max_chars if unit.kind is Kind.NUMBER else own / limits.first_max_words
+            if not any(char.isalnum() for char in text):
+                own, share = 0, 0.0
+        return (limits.count_tokens(text) if limits.count_tokens else own), share
+
+    def _place_before(self, unit: Unit, before: Unit) -> _Place:
+        return _Place(unit.start, self._tokens, self._size, self._line_start, None, before, unit)
+
+    # -- making cuts ---------------------------------------------------------------------------------------------------
+
+    def _cut_inside(self, unit: Unit, end: int, budget: float) -> Cut:
+        """The segment is full before `unit`: end it at the best place so far."""
+        self._places.append(self._place_before(unit, self._before or unit))
+        text = self._text[:end]
+        best, best_rank = None, (False, Break.NONE, 0)
+        for place in self._places:
+            large = place.size >= _LEAST_SHARE * budget or place.tokens >= _LEAST_SHARE * self._limits.max_tokens
+            rating = place.rating if place.rating is not None else rate_break(text, place.before, place.after)
+            rank = (large, rating, place.at)
+            if place.tokens and rating is not Break.NONE and rank > best_rank:
+                best, best_rank = place, rank
+        if best is None:
+            return self._cut(unit.start, Boundary.WORD, CutCause.LENGTH)
+        boundary = Boundary.CLAUSE if best_rank[1] >= Break.WEAK_MARK else Boundary.WORD
+        self._size = best.size
+        self._line_start = best.line_start
+        return self._cut(best.at, boundary, CutCause.LENGTH)
+
+    def _cut_overlong(self) -> Cut:
+        """So much text that says next to nothing (spaces, symbols) that it must go out as it is."""
+        at = self._limits.max_chars
+        while at > self._limits.max_chars - _LONGEST_CHARACTER and splits_character(self._text[at - 1], self._text[at]):
+            at -= 1
+        return self._cut(at, Boundary.WORD, CutCause.LENGTH)
+
+    def _close(self, end: int, cause: CutCause) -> Cut | None:
+        """Everything before a flush or the end was read: cut what is left of it."""
+        if cause is not CutCause.END:
+            self._flushes.popleft()
+        if end == 0 or (cause is CutCause.SOFT_FLUSH and not self._speaks):
+            return None
+        last = self._before
+        ends_clause = last is not None and last.kind in (Kind.CLAUSE_MARK, Kind.WEAK_MARK)
+        whole = cause is CutCause.END or (last is not None and last.kind in (Kind.SENTENCE_MARK, Kind.FULL_STOP))
+        boundary = Boundary.CLAUSE if ends_clause or not whole else Boundary.SENTENCE
+        return self._cut(end, boundary, cause)
+
+    def _cut(self, at: int, boundary: Boundary, cause: CutCause) -> Cut:
+        text = self._text[:at]
+        self._language = dominating_language(text, self._language)
+        cut = Cut(self._position, self._position + at, text, boundary, cause, self._language)
+        flushed = cause in (CutCause.FLUSH, CutCause.SOFT_FLUSH)
+        self._spoken = 0.0 if flushed else self._spoken + self._size
+        if flushed and self._flushes and self._flushes[0][0] == cut.end:
+            self._flushes.popleft()
+        self._text = self._text[at:]
+        self._position = cut.end
+        self._begin_segment()
+        return cut
