@@ -97,8 +97,8 @@ def test_a_segment_is_not_touched_by_the_one_before() -> None:
 
 
 def test_sixteen_bit_samples_pass_unchanged() -> None:
-    original = np.random.default_rng(1).integers(-29_000, 29_000, 5000, np.int16)
-    pcm = whole(SegmentChain(24_000, 24_000), original.astype(np.float32) / 32768)
+    original = np.random.default_rng(1).integers(-29_000, 29_000, 5000, dtype=np.int16)
+    pcm = whole(SegmentChain(24_000, 24_000), original.astype(np.float32) / np.float32(32768))
     assert np.array_equal(pcm[48:-48], original[48:-48])
 
 

@@ -59,7 +59,7 @@ def sound(sample_rate: int, samples: int) -> bytes:
     return (9000 * np.sin(2 * np.pi * 440 * np.arange(samples) / sample_rate)).astype("<i2").tobytes()
 
 
-def write_file(sample_rate: int, frame_ms: float, samples: int, per_page: int, bitrate: int = 32_000) -> bytes:
+def write_file(sample_rate: int, frame_ms: float, samples: int, per_page: int, bitrate: int = 64_000) -> bytes:
     encoder = OpusEncoder(sample_rate, frame_ms, bitrate)
     writer = OggOpusWriter(sample_rate, encoder.pre_skip, 0xC051, per_page)
     data = writer.headers()

@@ -275,6 +275,9 @@ def test_settings_reach_the_codec() -> None:
     assert encoder._encoder.bitrate == 40_000
     assert encoder._encoder.complexity == 5
     assert encoder._encoder.sample_rate == 24_000
+    assert encoder._encoder.signal == opus.load_opuslib().AUTO
+    encoder.set_bitrate(24_000)
+    assert encoder._encoder.signal == opus.load_opuslib().SIGNAL_VOICE
     assert opus.load_opuslib().api.encoder.libopus_ctl.argtypes is not None
     assert opus.load_opuslib().api.decoder.libopus_ctl.argtypes is not None
 
