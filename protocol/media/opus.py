@@ -24,10 +24,11 @@ from protocol.limits import BITRATE, FRAME_MS_OPUS, SAMPLE_RATES_OPUS
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 _COMPLEXITY: Final = 5  # of 0-10; 10 takes a third more time and brings 0.1 dB of log-spectral distance
-# What follows was chosen by log-spectral distance on synthetic speech at 16, 24 and 48 kHz. The application `voip` never
-# won: its high-pass filter changes the lowest frequencies. With `audio` and the signal declared a voice, libopus uses
-# linear prediction up to 64 kbit/s; at 24 and 32 kbit/s that is 0.7 dB nearer below 1.5 kHz (1.4 against 2.1 dB at
-# 24 kHz). From 48 kbit/s on transform coding is nearer over the whole band (1.3 against 1.8 dB), in a third of the time.
+# What follows was chosen by log-spectral distance on synthetic speech at 16, 24 and 48 kHz. The application `voip`
+# never won: its high-pass filter changes the lowest frequencies. With `audio` and the signal declared a voice, libopus
+# uses linear prediction up to 64 kbit/s; at 24 and 32 kbit/s that is 0.7 dB nearer below 1.5 kHz (1.4 against 2.1 dB at
+# 24 kHz). From 48 kbit/s on transform coding is nearer over the whole band (1.3 against 1.8 dB at 24 kHz), in a third
+# of the time.
 _VOICE_BELOW: Final = 40_000  # bit/s
 _MAX_PACKET_BYTES: Final = 4000  # the output size that libopus's documentation recommends
 _MAX_PACKET_MS: Final = 120  # RFC 6716, section 3.2.5: no packet lasts longer
