@@ -42,6 +42,7 @@ def test_more_than_four_gibibytes_reads_to_the_end() -> None:
     assert wav_header(48_000, 1 << 32) == wav_header(48_000)
     largest = (0xFFFFFFFF - 37) // 2
     assert struct.unpack_from("<I", wav_header(48_000, largest), 40)[0] == 2 * largest
+    assert wav_header(48_000, largest + 1) == wav_header(48_000)
     file = io.BytesIO(wav_header(48_000, 0))
     patch_sizes(file, 1 << 33)
     assert file.getvalue() == wav_header(48_000)
