@@ -7,6 +7,7 @@ contains TEXT when they reach chunk number CHUNK (from 0). `delay` and `stall` s
 `fail` fails that job alone, `crash` raises out of the whole step, as a broken engine would.
 """
 
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -37,6 +38,7 @@ PAUSE_MS: Final = {Boundary.WORD: 0, Boundary.CLAUSE: 120, Boundary.SENTENCE: 24
 CHUNK_MS: Final = (100, 200, 400)
 FADE_SAMPLES: Final = 120  # 5 ms: no click at a word's edge
 STALL_MS: Final = 60_000
+UNIT: Final = re.compile(r"[\u3400-\u9fff]|[^\W\u3400-\u9fff]+")
 ACTIONS: Final = ("delay", "stall", "fail", "crash")
 
 
@@ -78,7 +80,7 @@ class ToneEngine:
             sample_rate=SAMPLE_RATE,
             voices=voices,
             max_tokens=40,
-            count_tokens=len,
+            count_tokens=count_tokens,
             fingerprint="tone-1",
             parameters=frozenset({"speed", "pitch", "seed"}),
             timings=True,
@@ -164,6 +166,11 @@ def render(segment: Segment, seed: int = 0) -> tuple[Samples, tuple[WordTiming, 
         return np.zeros(0, np.float32), ()
     parts.append(np.zeros(pause, np.float32))
     return np.concatenate(parts), tuple(words)
+
+
+def count_tokens(text: str) -> int:
+    """A Hanzi or a word counts one."""
+    return len(UNIT.findall(text))
 
 
 def create(options: Mapping[str, Any]) -> ToneEngine:

@@ -52,6 +52,7 @@ class Session:
         self.utterances = 0  # finished or cancelled
         self.samples_sent = 0
         self.chars = 0
+        self.first_audio_ms: float | None = None  # from the first text to the first audio handed out
         self._policy = policy
         self._capabilities = capabilities
         self._token = token
@@ -394,6 +395,8 @@ class Session:
         utterance = self._sending[frame.utterance]
         if self._flow.idle:
             self._acked_at = self._now  # an ack is awaited from here on
+        if self.first_audio_ms is None and utterance.first_text_at is not None:
+            self.first_audio_ms = round((self._now - utterance.first_text_at) * 1000, 1)
         self._unsent -= frame.count
         utterance.sent = frame.end_sample
         utterance.wire.update(frame.payload)

@@ -59,54 +59,64 @@ def substitute(text: str, values: Mapping[str, str]) -> str:
 
 
 class Build:
-    """A Dockerfile's stages, for one set of build arguments, and the folder they are carried out in.
+    """A Dockerfile and the folder it is carried out in.
 
-    `python` is the interpreter that stands for the base image's `python`.
+    `python` is the interpreter that stands for the base image's `python`. A stage that ran is not run again.
     """
 
-    def __init__(self, dockerfile: Path, root: Path, python: Path, arguments: Mapping[str, str]) -> None:
+    def __init__(self, dockerfile: Path, root: Path, python: Path) -> None:
         self.context = dockerfile.parent
         self.root = root
         self.left_out: list[str] = []
         self.environment: dict[str, str] = {}
         self._copied: list[Path] = []
+        self._done: dict[str, dict[str, str]] = {}
+        self._arguments: dict[str, str] = {}
         self._stages: dict[str, Stage] = {}
-        defaults: dict[str, str] = {}
+        self._read(dockerfile.read_text(encoding="utf-8"))
+        self.final = self._stages[list(self._stages)[-1]]
+        tools = root / "tools"
+        tools.mkdir(parents=True)
+        (tools / "python").write_text(f'#!/bin/sh\nexec "{python}" "$@"\n', encoding="utf-8")
+        (tools / "python").chmod(0o755)
+        self._base_environment = {"PATH": f"{tools}:/usr/local/bin:/usr/bin:/bin", "HOME": str(root / "home")}
+
+    def _read(self, text: str) -> None:
         stage: Stage | None = None
-        for instruction in parse(dockerfile.read_text(encoding="utf-8")):
+        for instruction in parse(text):
             if instruction.keyword == "FROM":
-                base, _, name = substitute(instruction.text, {**defaults, **arguments}).partition(" AS ")
+                base, _, name = instruction.text.partition(" AS ")
                 stage = Stage(name or "final", base)
                 self._stages[stage.name] = stage
             elif stage is not None:
                 stage.instructions.append(instruction)
             elif instruction.keyword == "ARG":
                 name, _, value = instruction.text.partition("=")
-                defaults[name] = value
+                self._arguments[name] = value
             else:
                 raise ValueError(f"line {instruction.line}: {instruction.keyword} before the first FROM")
-        self.final = self._stages[list(self._stages)[-1]]
-        self._tools = root / "tools"
-        self._tools.mkdir(parents=True)
-        (self._tools / "python").write_text(f'#!/bin/sh\nexec "{python}" "$@"\n', encoding="utf-8")
-        (self._tools / "python").chmod(0o755)
 
     @property
-    def base_images(self) -> set[str]:
-        """The images that come from a registry."""
-        return {stage.base for stage in self._stages.values() if stage.base not in self._stages}
+    def stages(self) -> tuple[Stage, ...]:
+        """All stages, in order."""
+        return tuple(self._stages.values())
 
-    def run(self, name: str = "final") -> None:
-        """Carry out a stage after the stages that it needs. Raises CalledProcessError when a RUN step fails."""
+    def run(self, name: str = "final", **arguments: str) -> None:
+        """Carry out a stage after the stages that it needs. Raises CalledProcessError when a RUN step fails.
+
+        `arguments` are the build arguments, of which only those before the first FROM exist here.
+        """
+        if name in self._done:
+            self.environment = dict(self._done[name])
+            return
         stage = self._stages[name]
-        if stage.base in self._stages:
-            self.run(stage.base)
+        for needed in dict.fromkeys(re.findall(r"--from=(\S+)", " ".join(item.text for item in stage.instructions))):
+            self.run(needed, **arguments)
+        base = substitute(stage.base, {**self._arguments, **arguments})
+        if base in self._stages:
+            self.run(base, **arguments)
         else:
-            self.environment = {"PATH": f"{self._tools}:/usr/local/bin:/usr/bin:/bin", "HOME": str(self.root / "home")}
-        for needed in re.findall(r"--from=(\w[\w-]*)", " ".join(item.text for item in stage.instructions)):
-            inherited = self.environment
-            self.run(needed)
-            self.environment = inherited
+            self.environment = dict(self._base_environment)
         self._copied.clear()
         place = self.root
         for instruction in stage.instructions:
@@ -120,6 +130,7 @@ class Build:
                 self._copy(instruction, place)
             elif instruction.keyword == "RUN":
                 self._run(instruction, place)
+        self._done[name] = dict(self.environment)
 
     def command(self, keyword: str) -> list[str]:
         """The words of the final stage's ENTRYPOINT or HEALTHCHECK command (in its JSON form)."""

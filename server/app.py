@@ -1,0 +1,200 @@
+"""The composition root: settings in, a running server out, and a bounded way to stop it."""
+
+import asyncio
+import importlib
+import signal
+import sys
+from collections.abc import Callable
+
+import structlog
+from websockets.asyncio.server import ServerConnection
+from websockets.exceptions import ConnectionClosed
+
+from protocol import server_messages as s
+from protocol.codec import encode
+from protocol.errors import CloseCode
+from server.cluster import InProcessPool
+from server.engines import Capabilities, registry
+from server.gateway.auth import Principals
+from server.gateway.http import build_app
+from server.gateway.listener import Listener, start_listener
+from server.gateway.speak import speak_routes
+from server.gateway.websocket import WebSocketSession
+from server.observe.logs import configure_logs
+from server.observe.metrics import Metrics
+from server.session import Policy
+from server.settings import Settings
+from server.text import warm_up as warm_up_text
+
+log = structlog.get_logger(__name__)
+
+LOADING_RETRY_MS = 1_000
+FULL_RETRY_MS = 2_000
+
+
+class Server:
+    """A server inside a running event loop.
+
+    `start` listens at once and loads the engine behind it, so that probes get an answer; `ready` is set when it can speak.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.metrics = Metrics()
+        self.principals = Principals.load(settings.keys)
+        self.ready = asyncio.Event()
+        self.listener: Listener | None = None
+        self.pool: InProcessPool | None = None
+        self._policy: Policy | None = None
+        self._sessions: set[WebSocketSession] = set()
+        self._open = 0  # sessions of every kind
+        self._stopping = False
+
+    # What the HTTP side asks (HttpState)
+
+    @property
+    def not_ready_reason(self) -> str:
+        """Empty when the server can speak."""
+        if self._stopping:
+            return "stopping"
+        return "" if self.ready.is_set() else "loading the engine"
+
+    @property
+    def capabilities(self) -> Capabilities | None:
+        """The engine's, once it is loaded."""
+        return self.pool.capabilities if self.pool else None
+
+    @property
+    def policy(self) -> Policy | None:
+        """What sessions go by, once the engine is loaded."""
+        return self._policy
+
+    def admit(self) -> bool:
+        """Count a session in; False when there are too many. Every True needs a `release`."""
+        if self._open >= self.settings.max_sessions:
+            return False
+        self._open += 1
+        self.metrics.sessions.set(self._open)
+        return True
+
+    def release(self) -> None:
+        """Count a session out."""
+        self._open -= 1
+        self.metrics.sessions.set(self._open)
+
+    # Life
+
+    async def start(self) -> None:
+        """Listen, then load and warm the engine. Raises OSError for the address, and what the engine raises."""
+        self.listener = await start_listener(
+            self.settings,
+            app=build_app(self, routes=speak_routes(self)),
+            websocket_handler=self._serve,
+            principals=self.principals,
+            metrics=self.metrics,
+        )
+        await self._load()
+
+    async def _load(self) -> None:
+        settings = self.settings
+        options = dict(settings.engine_options)
+        engine = await asyncio.to_thread(registry.create, settings.engine, options)
+        await asyncio.gather(asyncio.to_thread(engine.warm_up), asyncio.to_thread(warm_up_text))
+        known = [voice.id for voice in engine.capabilities.voices]
+        voice = settings.default_voice or known[0]
+        if voice not in known:
+            raise ValueError(f"default_voice must be one of {', '.join(known)}, not {voice!r}")
+        self.pool = InProcessPool(engine, threads=settings.engine_threads, on_step=self._on_step)
+        self._policy = Policy(
+            default_voice=voice,
+            open_timeout_s=settings.open_timeout_s,
+            idle_timeout_s=settings.idle_timeout_s,
+            stall_timeout_s=settings.stall_timeout_s,
+            read_ahead_ms=settings.read_ahead_ms,
+        )
+        self.ready.set()
+
+    def _on_step(self, seconds: float, jobs: int) -> None:
+        self.metrics.step_seconds.labels(engine=self.settings.engine).observe(seconds)
+
+    async def stop(self) -> None:
+        """Tell clients, let them finish for `drain_timeout_s`, close everything. Takes a few seconds at most."""
+        self._stopping = True
+        deadline_ms = round(self.settings.drain_timeout_s * 1000)
+        await asyncio.gather(*(session.stop(deadline_ms) for session in list(self._sessions)))
+        if self.listener is not None:
+            await self.listener.close(timeout=1.0)
+        if self.pool is not None:
+            await self.pool.close()
+
+    async def _serve(self, connection: ServerConnection) -> None:
+        """One WebSocket connection."""
+        if self.pool is None or self._policy is None or self._stopping:
+            await self._refuse(connection, LOADING_RETRY_MS)
+            return
+        if not self.admit():
+            await self._refuse(connection, FULL_RETRY_MS)
+            return
+        try:
+            session = WebSocketSession(
+                connection, self.pool, self._policy, self.principals.for_connection(connection), self.metrics
+            )
+            self._sessions.add(session)
+            try:
+                await session.run()
+            finally:
+                self._sessions.discard(session)
+        finally:
+            self.release()
+
+    async def _refuse(self, connection: ServerConnection, retry_after_ms: int) -> None:
+        try:
+            await connection.send(encode(s.Busy(retry_after_ms)))
+            await connection.close(CloseCode.TRY_AGAIN, f"busy, retry after {retry_after_ms} ms")
+        except ConnectionClosed:
+            pass
+
+
+async def serve(settings: Settings, started: Callable[[Server], None] | None = None) -> None:
+    """Run a server until SIGTERM or SIGINT. `started` is called when it is ready."""
+    server = Server(settings)
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    starting = asyncio.ensure_future(server.start())
+    stopping = asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
+        if starting.done():
+            starting.result()
+            if started:
+                started(server)
+            await stopping
+    finally:
+        starting.cancel()
+        stopping.cancel()
+        await server.stop()
+
+
+def run(settings: Settings) -> int:
+    """Run the server in this process; the exit status is returned."""
+    configure_logs(settings.log_format, settings.log_level)
+    for warning in settings.warnings:
+        log.warning(warning)
+    try:
+        runner = importlib.import_module("uvloop").run
+    except ImportError:  # Windows has none
+        runner = asyncio.run
+    try:
+        runner(serve(settings, _announce))
+    except (OSError, ValueError, LookupError) as error:
+        print(f"cosystream: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _announce(server: Server) -> None:
+    assert server.listener is not None and server.pool is not None
+    for url in server.listener.urls:
+        log.info("ready", url=url, engine=server.settings.engine, voices=len(server.pool.capabilities.voices))

@@ -1,0 +1,117 @@
+"""The Chinese voice at work: symbols -> mel of the whole piece -> samples, a stretch of frames at a time."""
+
+import json
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from server.engines.base import Samples
+from server.engines.embedded.chinese_symbols import PAUSE, SILENCE, SymbolRow, symbols_for
+from server.engines.embedded.pieces import Ending, Piece
+from server.engines.embedded.rendering import ChunkSizes, PlannedChunk, SpokenPiece, word_spans
+from server.engines.embedded.sessions import open_session
+from server.engines.embedded.shaping import HOP, fade_edges, limit, pause_samples
+
+GAIN = 1.0
+POSTNET_CONTEXT = 10  # frames; see fastspeech2_graph
+VOCODER_CONTEXT = 20  # frames each side: the result then differs from the whole by less than one 16-bit step
+LEAD_FRAMES = 3  # silence kept before speech: 37.5 ms
+TAIL_FRAMES = 2  # silence kept after speech
+JOIN_TAIL_FRAMES = 1
+_SILENT_MEL = -1.2  # mean of the normalised mel below which a frame is silent: about 30 dB under speech
+
+# Where the mean pitch goes when a constant is added to the model's normalised pitch (measured on 12 sentences).
+_PITCH_SHIFT = (-3.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0)
+_PITCH_FACTOR = (0.6, 0.72, 0.855, 1.0, 1.163, 1.25, 1.3)
+
+Floats = npt.NDArray[np.float32]
+
+
+class ChineseVoice:
+    """Shared by all jobs; holds nothing of any of them."""
+
+    def __init__(self, folder: Path, weight_type: str, threads: int) -> None:
+        self._acoustic = open_session(folder / f"acoustic_{weight_type}.onnx", threads)
+        self._postnet = open_session(folder / f"postnet_{weight_type}.onnx", threads)
+        self._vocoder = open_session(folder / "vocoder.onnx", threads)
+        self._symbols: dict[str, int] = json.loads((folder / "symbols.json").read_text("utf-8"))
+
+    def speak(self, piece: Piece, speed: float, pitch: float, sizes: ChunkSizes) -> SpokenPiece | None:
+        """Run the acoustic model and plan the chunks. None when no character has a reading."""
+        row = symbols_for(piece, self._symbols)
+        if not row.symbols:
+            return None
+        ids = np.array([[self._symbols[s] for s in row.symbols]], np.int64)
+        shift = np.interp(pitch, _PITCH_FACTOR, _PITCH_SHIFT)
+        mel, durations = self._acoustic.run(
+            None,
+            {
+                "ids": ids,
+                "duration_scale": np.array([1 / speed], np.float32),
+                "pitch_scale": np.ones(1, np.float32),
+                "pitch_shift": np.array([shift], np.float32),
+            },
+        )
+        ends = np.cumsum(durations)
+        begin, end = _speech_frames(mel[0], row, ends, piece.ending)
+        kept = LEAD_FRAMES + (JOIN_TAIL_FRAMES if piece.ending is Ending.JOIN else TAIL_FRAMES)
+        pause = pause_samples(piece.pause_ms, speed, kept)
+        speech = _Speech(self, mel[:, :end], begin)
+        spans = word_spans(row.owners, ends, len(piece.words), begin, end)
+        return SpokenPiece(spans, speech.chunks(sizes, pause))
+
+    def refine(self, mel: Floats) -> Floats:
+        refined: Floats = self._postnet.run(None, {"mel_before": mel})[0]
+        return refined
+
+    def vocode(self, mel: Floats) -> Samples:
+        audio: Samples = self._vocoder.run(None, {"mel": mel})[0][0]
+        return audio
+
+
+class _Speech:
+    """One piece's mel, refined as far as needed. Frames before `begin` are silence: postnet context, never vocoded."""
+
+    def __init__(self, voice: ChineseVoice, mel: Floats, begin: int) -> None:
+        self._voice = voice
+        self._mel = mel
+        self._begin = begin
+        self._frames = mel.shape[1] - begin
+
+    def chunks(self, sizes: ChunkSizes, pause: int) -> Iterator[PlannedChunk]:
+        for first, end in sizes.cut(self._frames):
+            silence = pause if end == self._frames else 0
+            yield PlannedChunk((end - first) * HOP + silence, partial(self._render, first, end, silence))
+
+    def _render(self, first: int, end: int, silence: int) -> Samples:
+        low, high = max(0, first - VOCODER_CONTEXT), min(self._frames, end + VOCODER_CONTEXT)
+        audio = self._voice.vocode(self._refined(low, high))[(first - low) * HOP : (end - low) * HOP]
+        shaped = fade_edges(limit(audio * np.float32(GAIN)), first * HOP, self._frames * HOP)
+        return np.concatenate([shaped, np.zeros(silence, np.float32)]) if silence else shaped
+
+    def _refined(self, low: int, high: int) -> Floats:
+        """Refined mel frames `[low, high)`, counted from the first frame spoken."""
+        low, high = low + self._begin, high + self._begin
+        left, right = max(0, low - POSTNET_CONTEXT), min(self._mel.shape[1], high + POSTNET_CONTEXT)
+        return self._voice.refine(self._mel[:, left:right])[:, low - left : high - left]
+
+
+def _speech_frames(mel: Floats, row: SymbolRow, ends: npt.NDArray[np.int64], ending: Ending) -> tuple[int, int]:
+    """First and end frame of what is spoken, with the silence kept around it.
+
+    The last vowel dies away inside the closing pause; what the model emits behind that is not speech.
+    """
+    loud = mel.mean(axis=1) > _SILENT_MEL
+    closing = row.symbols.index(PAUSE, len(row.symbols) - 3) if row.symbols[-3] == PAUSE else len(row.symbols) - 2
+    assert row.symbols[closing] in (PAUSE, SILENCE)
+    last_possible = int(ends[closing])
+    sound_ends = int(ends[closing - 1])
+    first_sound = int(np.argmax(loud)) if loud[:sound_ends].any() else int(ends[0])
+    begin = max(0, first_sound - LEAD_FRAMES)
+    while sound_ends < last_possible and loud[sound_ends]:
+        sound_ends += 1
+    tail = JOIN_TAIL_FRAMES if ending is Ending.JOIN else TAIL_FRAMES
+    return begin, max(begin + 1, min(sound_ends + tail, len(mel)))

@@ -1,0 +1,210 @@
+"""The engine itself: jobs, steps, and which voice speaks which piece."""
+
+import logging
+import platform
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from server.engines.base import (
+    Capabilities,
+    Chunk,
+    EngineError,
+    Job,
+    RenderMode,
+    RenderPlan,
+    Samples,
+    Segment,
+    SegmentEnd,
+    SegmentFailed,
+    StepEvent,
+    Voice,
+    WordTiming,
+)
+from server.engines.embedded.catalog import ALL_VOICES, CHINESE, ENGLISH
+from server.engines.embedded.chinese_voice import ChineseVoice
+from server.engines.embedded.english_voice import EnglishVoice
+from server.engines.embedded.fingerprint import cpu_flags, fingerprint, weight_type_for
+from server.engines.embedded.options import Options
+from server.engines.embedded.pieces import Piece, cut_into_pieces, word_timings
+from server.engines.embedded.rendering import ChunkSizes, SpokenPiece
+from server.engines.embedded.shaping import SAMPLE_RATE
+from server.engines.embedded.voice_build import ENGLISH_MODEL, VoiceBuilder, hibari_assets
+from server.engines.model_cache import CacheEntry, ModelCacheError
+from server.text.tokens import Boundary, Language, Token
+
+MAX_TOKENS = 40
+SPEED_RANGE = (0.5, 2.0)
+PITCH_RANGE = (0.5, 2.0)
+
+_log = logging.getLogger(__name__)
+_HANZI = r"㐀-䶿一-鿿豈-﫿〇\U00020000-\U0003ffff"
+_TOKEN = re.compile(rf"[{_HANZI}]|[^\W_{_HANZI}]+(?:['’-][^\W_{_HANZI}]+)*")
+_SAMPLE_WORDS: dict[Language, str] = {"zh": "你 好 ， 世 界 。", "en": "Hello , world ."}
+_MODES: tuple[RenderMode, ...] = ("stream", "block")
+
+
+@dataclass(eq=False, slots=True)
+class EmbeddedJob(Job):
+    """A segment being rendered; `output` runs the models as it is read and is None once the job has ended."""
+
+    output: Iterator[tuple[Samples, tuple[WordTiming, ...]]] | None = field(default=None, repr=False)
+
+
+class EmbeddedEngine:
+    """Implements `server.engines.base.Engine`. `step` may run in several threads, for different jobs."""
+
+    def __init__(self, options: Options) -> None:
+        """Load the voices, building them first where needed. Raises `EngineError` when not even one can be had."""
+        flags = cpu_flags()
+        weight_type = weight_type_for(platform.machine(), flags)
+        self._absent: dict[Language, str] = {}
+        entries = self._entries(options)
+        self._chinese: ChineseVoice | None = None
+        self._english: EnglishVoice | None = None
+        if entry := entries.get("zh"):
+            self._chinese = ChineseVoice(entry.folder, weight_type, options.threads)
+        if entry := entries.get("en"):
+            self._english = EnglishVoice(entry.path(ENGLISH_MODEL), hibari_assets(), options.threads)
+        self._capabilities = _capabilities(entries, fingerprint(entries.values(), weight_type, flags))
+
+    def _entries(self, options: Options) -> dict[Language, CacheEntry]:
+        builder = VoiceBuilder(options.model_dir, options.sources, report=_log.info, announce=_to_stderr)
+        entries: dict[Language, CacheEntry] = {}
+        first_error: ModelCacheError | None = None
+        wanted: tuple[tuple[Language, Voice], ...] = (("zh", CHINESE), ("en", ENGLISH))
+        for language, voice in wanted:
+            if options.voices is not None and voice.id not in options.voices:
+                self._absent[language] = f"voice {voice.id} is not among the voices this server was told to load"
+                continue
+            try:
+                entries[language] = builder.chinese() if language == "zh" else builder.english()
+            except ModelCacheError as error:
+                if options.voices is not None:
+                    raise
+                first_error = first_error or error
+                self._absent[language] = f"voice {voice.id} could not be built: {error}"
+                _log.warning("starting without voice %s: %s", voice.id, error)
+        if not entries and first_error:
+            raise first_error
+        return entries
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self._capabilities
+
+    def warm_up(self) -> None:
+        """Render a short text in each voice: the first call of a model is about 100 ms slower than the next."""
+        for language in self._capabilities.languages:
+            for mode in _MODES:
+                job = self.prepare(_sample_segment(language), RenderPlan(mode))
+                while not isinstance(self.step([job])[0], SegmentEnd):
+                    pass
+
+    def prepare(
+        self, segment: Segment, plan: RenderPlan, context: object | None = None, seed: int = 0, start_sample: int = 0
+    ) -> EmbeddedJob:
+        """See `Engine.prepare`. `context` is not used: a segment's samples depend on that segment alone."""
+        job = EmbeddedJob(segment, plan)
+        job.output = self._render(segment, plan, seed, start_sample)
+        return job
+
+    def step(self, jobs: Sequence[Job]) -> Sequence[StepEvent]:
+        return [self._step(job) for job in jobs]
+
+    def cancel(self, job: Job) -> None:
+        if isinstance(job, EmbeddedJob):
+            job.output = None
+
+    def close(self) -> None:
+        self._chinese = self._english = None
+
+    def _step(self, job: Job) -> StepEvent:
+        if not isinstance(job, EmbeddedJob) or job.output is None:
+            return SegmentEnd(job)
+        try:
+            samples, words = next(job.output)
+        except StopIteration:
+            job.output = None
+            return SegmentEnd(job)
+        except EngineError as error:
+            job.output = None
+            return SegmentFailed(job, error)
+        return Chunk(job, samples, words)
+
+    def _render(
+        self, segment: Segment, plan: RenderPlan, seed: int, start_sample: int
+    ) -> Iterator[tuple[Samples, tuple[WordTiming, ...]]]:
+        """Chunks of the segment from `start_sample` on. Chunks wholly before it are planned but never computed."""
+        sizes = ChunkSizes(plan)
+        position = 0
+        for piece in cut_into_pieces(segment):
+            spoken = self._speak(piece, segment, seed, sizes)
+            if spoken is None:
+                continue
+            shifted = tuple((first + position, end + position) for first, end in spoken.word_spans)
+            words = tuple(w for w in word_timings(piece, segment.tokens, shifted) if w.end_sample > start_sample)
+            for chunk in spoken.chunks:
+                end = position + chunk.length
+                if end > start_sample:
+                    yield chunk.render()[max(0, start_sample - position) :], words
+                    words = ()
+                position = end
+
+    def _speak(self, piece: Piece, segment: Segment, seed: int, sizes: ChunkSizes) -> SpokenPiece | None:
+        speed = float(np.clip(segment.speed, *SPEED_RANGE))
+        pitch = float(np.clip(segment.pitch, *PITCH_RANGE))
+        if piece.language == "zh":
+            if self._chinese is None:
+                raise self._cannot_speak("zh")
+            return self._chinese.speak(piece, speed, pitch, sizes)
+        if self._english is None:
+            raise self._cannot_speak("en")
+        return self._english.speak(piece, speed, pitch, seed, sizes)
+
+    def _cannot_speak(self, language: Language) -> EngineError:
+        name = "Chinese" if language == "zh" else "English"
+        reason = self._absent.get(language, "the engine is closed")
+        return EngineError(f"this server cannot speak {name} text: {reason}")
+
+
+def count_tokens(text: str) -> int:
+    """A Hanzi or a word counts one; marks count nothing."""
+    return sum(1 for _ in _TOKEN.finditer(text))
+
+
+def _capabilities(entries: dict[Language, CacheEntry], name: str) -> Capabilities:
+    by_id: dict[str, Language] = {CHINESE.id: "zh", ENGLISH.id: "en"}
+    languages = tuple(entries)
+    voices = tuple(
+        Voice(v.id, v.name, tuple(x for x in v.languages if x in languages), v.description, v.license, v.notice)
+        for v in ALL_VOICES
+        if by_id[v.id] in languages
+    )
+    return Capabilities(
+        name="embedded",
+        languages=languages,
+        sample_rate=SAMPLE_RATE,
+        voices=voices,
+        max_tokens=MAX_TOKENS,
+        count_tokens=count_tokens,
+        fingerprint=name,
+        parameters=frozenset({"speed", "pitch"}),
+        timings=True,
+        batch_max=1,
+        equality="lsb",
+    )
+
+
+def _sample_segment(language: Language) -> Segment:
+    """A segment for warming up."""
+    parts = _SAMPLE_WORDS[language].split()
+    tokens = tuple(Token(p, i, i + 1, language, "word" if p.isalpha() else "mark") for i, p in enumerate(parts))
+    return Segment(0, tokens, Boundary.SENTENCE, CHINESE.id if language == "zh" else ENGLISH.id)
+
+
+def _to_stderr(line: str) -> None:
+    sys.stderr.write(f"{line}\n")

@@ -1,0 +1,235 @@
+"""Cut a segment's tokens into pieces: stretches that one voice speaks in one call of its model."""
+
+import unicodedata
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from server.engines.base import Segment, WordTiming
+from server.text.tokens import Boundary, Language, Token
+
+MAX_WORDS: dict[Language, int] = {"zh": 32, "en": 14}
+"""Words a piece may hold. Segments arrive with about 40 source characters; numbers written out can be much longer. The
+bounds keep one model call near 50 ms and far below the models' own limits (2048 frames, 400 phonemes)."""
+
+_FOLDED = str.maketrans({"’": "'", "‘": "'", "ß": "ss", "ø": "o", "Ø": "O", "æ": "ae", "Æ": "Ae", "œ": "oe", "Œ": "Oe",
+                         "ł": "l", "Ł": "L", "đ": "d", "Đ": "D", "ı": "i", "＆": "&"})  # fmt: skip
+_LATIN_EXTRA = frozenset("'-.&@+/")  # kept inside a Latin word
+_HANZI_DIGITS = dict(zip("0123456789", "零一二三四五六七八九", strict=True))
+
+
+class Mark(Enum):
+    """What a punctuation mark asks of a voice."""
+
+    ENUMERATION = "、"
+    COMMA = ","
+    COLON = ":"
+    STOP = "."
+    QUESTION = "?"
+    EXCLAMATION = "!"
+
+
+_MARKS = {
+    **dict.fromkeys("、", Mark.ENUMERATION),
+    **dict.fromkeys(",，…⋯—–―~～", Mark.COMMA),
+    **dict.fromkeys(";；:：", Mark.COLON),
+    **dict.fromkeys(".。．｡", Mark.STOP),
+    **dict.fromkeys("?？", Mark.QUESTION),
+    **dict.fromkeys("!！", Mark.EXCLAMATION),
+}
+
+
+class Ending(Enum):
+    """How a piece ends. A `JOIN` runs on into the next piece without a pause."""
+
+    JOIN = "join"
+    CLAUSE = "clause"
+    SENTENCE = "sentence"
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """A sayable token: `text` is Hanzi only, or a Latin word in ASCII."""
+
+    token: int  # index in the segment's tokens
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """`marks[i]` follows word `i`. `pause_ms` is the silence wanted after the piece at speed 1."""
+
+    language: Language
+    words: tuple[Word, ...]
+    marks: tuple[Mark | None, ...]
+    ending: Ending
+    pause_ms: int
+
+
+PAUSE_MS = {
+    Mark.ENUMERATION: 200,
+    Mark.COMMA: 270,
+    Mark.COLON: 320,
+    Mark.STOP: 420,
+    Mark.QUESTION: 420,
+    Mark.EXCLAMATION: 420,
+}
+"""Silence from the end of speech to the start of speech; the same for both voices."""
+_PARAGRAPH_PAUSE_MS = 650
+_JOIN_PAUSE_MS = 0
+
+
+def is_hanzi(character: str) -> bool:
+    """Whether a character is a Chinese ideograph (unified, extensions, compatibility) or the zero 〇."""
+    code = ord(character)
+    return (
+        0x4E00 <= code <= 0x9FFF
+        or 0x3400 <= code <= 0x4DBF
+        or 0xF900 <= code <= 0xFAFF
+        or 0x20000 <= code <= 0x3FFFF
+        or character == "〇"
+    )
+
+
+def sayable(token: Token) -> tuple[Language, str] | None:
+    """Which voice says a token, and what it is given; None for what neither can say (other scripts, symbols)."""
+    hanzi = "".join(c for c in token.text if is_hanzi(c))
+    if hanzi:
+        return "zh", hanzi
+    latin = fold_to_ascii(token.text)
+    if not any(c.isalnum() for c in latin):
+        return None
+    if latin.isdigit() and token.language == "zh":
+        return "zh", "".join(_HANZI_DIGITS[c] for c in latin)
+    return "en", latin
+
+
+def fold_to_ascii(text: str) -> str:
+    """Latin text without accents or anything that cannot be part of a word: "Café’s" -> "Cafe's"."""
+    decomposed = unicodedata.normalize("NFKD", text.translate(_FOLDED))
+    kept = "".join(c for c in decomposed if c.isascii() and (c.isalnum() or c in _LATIN_EXTRA))
+    return kept.strip("-./")
+
+
+def mark_of(token: Token) -> Mark | None:
+    """The strongest meaning of a mark token; None for quotes, brackets and unknown signs."""
+    found = [_MARKS[c] for c in token.text if c in _MARKS]
+    if token.text.strip(".") == "" and len(token.text) > 1:
+        return Mark.COMMA  # an ellipsis in dots
+    return next((m for m in found if m in (Mark.QUESTION, Mark.EXCLAMATION)), found[0] if found else None)
+
+
+def cut_into_pieces(segment: Segment) -> tuple[Piece, ...]:
+    """Pieces in speaking order. A segment with nothing sayable gives none."""
+    runs = list(_runs(segment.tokens))
+    bounded = [part for run in runs for part in _split_long(run, segment.tokens)]
+    pieces = []
+    for number, (language, words, marks) in enumerate(bounded):
+        last = number == len(bounded) - 1
+        ending, pause = _segment_ending(segment.boundary, marks[-1]) if last else _inner_ending(marks[-1])
+        pieces.append(Piece(language, tuple(words), tuple(marks), ending, pause))
+    return tuple(pieces)
+
+
+_Run = tuple[Language, list[Word], list[Mark | None]]
+
+
+def _runs(tokens: Sequence[Token]) -> Iterator[_Run]:
+    """Stretches of one language, marks attached to the word before them; marks before any word are dropped."""
+    current: _Run | None = None
+    for index, token in enumerate(tokens):
+        if token.kind == "mark":
+            mark = mark_of(token)
+            if current and mark and _stronger(mark, current[2][-1]):
+                current[2][-1] = mark
+            continue
+        said = sayable(token)
+        if said is None:
+            continue
+        language, text = said
+        if current is None or current[0] != language:
+            if current:
+                yield current
+            current = (language, [], [])
+        current[1].append(Word(index, text))
+        current[2].append(None)
+    if current:
+        yield current
+
+
+def _stronger(mark: Mark, other: Mark | None) -> bool:
+    return other is None or PAUSE_MS[mark] > PAUSE_MS[other]
+
+
+def _split_long(run: _Run, tokens: Sequence[Token]) -> Iterator[_Run]:
+    """Cut a run in parts of at most `MAX_WORDS`: at the last mark that leaves a fair part, else evenly between spans."""
+    language, words, marks = run
+    weights = [len(w.text) if language == "zh" else 1 for w in words]
+    limit = MAX_WORDS[language]
+    start = 0
+    while start < len(words):
+        total = sum(weights[start:])
+        if total <= limit:
+            yield language, words[start:], marks[start:]
+            return
+        target = total / -(-total // limit)  # even parts sound better than a full one and a stump
+        end = _reach(weights, start, target)
+        furthest = _reach(weights, start, limit)
+        at_mark = next((i + 1 for i in range(furthest - 1, start + (end - start) // 2, -1) if marks[i]), None)
+        end = at_mark or _outside_span(words, tokens, start, end)
+        yield language, words[start:end], marks[start:end]
+        start = end
+
+
+def _reach(weights: Sequence[int], start: int, limit: float) -> int:
+    """The index after the last word that still fits, at least one word on."""
+    total, end = weights[start], start + 1
+    while end < len(weights) and total + weights[end] <= limit:
+        total, end = total + weights[end], end + 1
+    return end
+
+
+def _outside_span(words: Sequence[Word], tokens: Sequence[Token], start: int, end: int) -> int:
+    """Move a cut back to where the source span changes, when that leaves at least half of the part."""
+    for cut in range(end, start + (end - start) // 2, -1):
+        if not same_span(tokens[words[cut - 1].token], tokens[words[cut].token]):
+            return cut
+    return end
+
+
+def same_span(a: Token, b: Token) -> bool:
+    return (a.start, a.end) == (b.start, b.end)
+
+
+def _inner_ending(mark: Mark | None) -> tuple[Ending, int]:
+    if mark is None:
+        return Ending.JOIN, _JOIN_PAUSE_MS
+    return (Ending.SENTENCE if PAUSE_MS[mark] == PAUSE_MS[Mark.STOP] else Ending.CLAUSE), PAUSE_MS[mark]
+
+
+def _segment_ending(boundary: Boundary, mark: Mark | None) -> tuple[Ending, int]:
+    match boundary:
+        case Boundary.WORD:
+            return Ending.JOIN, _JOIN_PAUSE_MS
+        case Boundary.CLAUSE:
+            return Ending.CLAUSE, min(PAUSE_MS[mark or Mark.COMMA], PAUSE_MS[Mark.COLON])
+        case Boundary.SENTENCE:
+            return Ending.SENTENCE, PAUSE_MS[Mark.STOP]
+        case Boundary.PARAGRAPH:
+            return Ending.SENTENCE, _PARAGRAPH_PAUSE_MS
+
+
+def word_timings(piece: Piece, tokens: Sequence[Token], spans: Sequence[tuple[int, int]]) -> tuple[WordTiming, ...]:
+    """Timings of a piece's words; neighbours that share a source span become one. `spans[i]` = samples of word `i`."""
+    timings: list[WordTiming] = []
+    previous: Token | None = None
+    for word, (first, end) in zip(piece.words, spans, strict=True):
+        token = tokens[word.token]
+        if previous is not None and same_span(previous, token):
+            last = timings[-1]
+            joint = "" if piece.language == "zh" else " "
+            timings[-1] = WordTiming(last.text + joint + token.text, last.start, last.end, last.first_sample, end)
+        else:
+            timings.append(WordTiming(token.text, token.start, token.end, first, end))
+        previous = token
+    return tuple(timings)

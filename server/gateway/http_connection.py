@@ -1,0 +1,215 @@
+"""HTTP requests that are no WebSocket: uvicorn's protocol, with the bounds that it leaves to a proxy in front of it."""
+
+import asyncio
+from collections.abc import Callable
+from email.utils import formatdate
+from http import HTTPStatus
+from typing import Any, Final
+
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from server.gateway.replies import raw_error
+from server.gateway.request_head import MAX_HEAD_BYTES, MAX_HEADERS
+from server.gateway.transports import AbortTimer, end_with
+
+MAX_BODY_BYTES: Final = 1_048_576
+BODY_TIMEOUT_S: Final = 30.0  # from the end of the head until the whole body is there
+KEEP_ALIVE_S: Final = 5.0  # between an answer and the next request
+
+
+def http_config(app: Any) -> Config:
+    """uvicorn's configuration for `app`, an ASGI application: no lifespan, no WebSockets, no logs of its own."""
+    config = Config(
+        app,
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        http="httptools",
+        ws="none",
+        interface="asgi3",
+        proxy_headers=False,  # a forwarded address must never make a peer look local
+        server_header=False,
+        timeout_keep_alive=int(KEEP_ALIVE_S),
+    )
+    config.load()
+    return config
+
+
+class _Refused(Exception):
+    """A request breaks a bound; raised inside the parser's callbacks, which end the parsing."""
+
+
+class HttpConnection(HttpToolsProtocol):
+    """One HTTP connection. `on_lost` is called when its transport is gone."""
+
+    def __init__(
+        self,
+        config: Config,
+        state: ServerState,
+        *,
+        head_timeout_s: float,
+        stall_timeout_s: float,
+        on_lost: Callable[[], None],
+    ) -> None:
+        super().__init__(config=config, server_state=state, app_state={})
+        self._head_timeout_s = head_timeout_s
+        self._stall_timeout_s = stall_timeout_s
+        self._on_lost = on_lost
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._body_timer: asyncio.TimerHandle | None = None
+        self._in_head = False
+        self._head_bytes = 0
+        self._body_bytes = 0
+        self._refusal = (HTTPStatus.BAD_REQUEST, "this is not valid HTTP")
+        self._over = False
+
+    # The transport's callbacks
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
+        """See asyncio.Protocol."""
+        super().connection_made(transport)
+        self._stall = AbortTimer(transport)
+        self._closing = AbortTimer(transport)
+
+    def data_received(self, data: bytes) -> None:
+        """See asyncio.Protocol."""
+        if self._over:
+            return
+        between = not self._in_head and self._body_timer is None
+        if between and self._head_timer is None and (self.cycle is None or self.cycle.response_complete):
+            self._head_timer = self.loop.call_later(
+                self._head_timeout_s, self._refuse, HTTPStatus.REQUEST_TIMEOUT, "the request head did not come in time"
+            )
+        super().data_received(data)
+        if self._in_head and not self._over:
+            self._head_bytes += len(data)
+            if self._head_bytes > MAX_HEAD_BYTES:
+                self._refuse(*_HEAD_TOO_BIG)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See asyncio.Protocol."""
+        self._leave()
+        super().connection_lost(exc)
+        self._on_lost()
+
+    def pause_writing(self) -> None:
+        """The peer takes less than is sent."""
+        self._stall.start(self._stall_timeout_s)
+        super().pause_writing()
+
+    def resume_writing(self) -> None:
+        """The peer took what waited."""
+        self._stall.stop()
+        super().resume_writing()
+
+    # The parser's callbacks; what they raise reaches `send_400_response`
+
+    def on_message_begin(self) -> None:
+        """The first byte of a request."""
+        super().on_message_begin()
+        self._in_head, self._head_bytes, self._body_bytes = True, 0, 0
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """One header."""
+        super().on_header(name, value)
+        if len(self.headers) > MAX_HEADERS or sum(len(n) + len(v) for n, v in self.headers) > MAX_HEAD_BYTES:
+            raise self._refused(*_HEAD_TOO_BIG)
+        if name.lower() == b"content-length" and value.isdigit() and int(value[:20]) > MAX_BODY_BYTES:
+            raise self._refused(*_BODY_TOO_BIG)
+
+    def on_headers_complete(self) -> None:
+        """The head is there: the application starts."""
+        self._in_head = False
+        self._cancel_timers()
+        self._body_timer = self.loop.call_later(BODY_TIMEOUT_S, self._body_is_late)
+        self.server_state.default_headers = [(b"date", formatdate(usegmt=True).encode())]
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """A piece of the body."""
+        self._body_bytes += len(body)
+        if self._body_bytes > MAX_BODY_BYTES:
+            raise self._refused(*_BODY_TOO_BIG)
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """The request is whole."""
+        self._cancel_timers()
+        super().on_message_complete()
+
+    # What uvicorn calls
+
+    def on_response_complete(self) -> None:
+        """An answer is written. Where that ends the connection, the peer has some seconds to take it."""
+        super().on_response_complete()
+        if self.transport.is_closing():
+            self._closing.start(self._stall_timeout_s)
+
+    def timeout_keep_alive_handler(self) -> None:
+        """No further request came."""
+        super().timeout_keep_alive_handler()
+        self._closing.start(self._stall_timeout_s)
+
+    def send_400_response(self, msg: str) -> None:
+        """The parser gave up; `msg` says less than what we know."""
+        self._refuse(*self._refusal)
+
+    def _unsupported_upgrade_warning(self) -> None:
+        # An upgrade to something else than WebSocket, h2c for one, is answered as a plain request. The parser takes
+        # nothing after it, so the connection ends with the answer.
+        if self.cycle is not None:
+            self.cycle.keep_alive = False
+
+    # Our own
+
+    def _refused(self, status: HTTPStatus, message: str) -> _Refused:
+        self._refusal = (status, message)
+        return _Refused(message)
+
+    def _refuse(self, status: HTTPStatus, message: str) -> None:
+        """Answer with an error and end the connection; without the answer where another one is already on its way."""
+        if self._over or self.transport.is_closing():
+            return
+        self._over = True
+        busy = self.cycle is not None and not self.cycle.response_complete
+        started = busy and (self.cycle.response_started or bool(self.pipeline))
+        if started:
+            self.transport.abort()
+            return
+        self._leave()
+        if busy:  # the application waits for a body that it will not get
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        self.connections.discard(self)
+        self._unset_keepalive_if_required()
+        end_with(self.transport, raw_error(status, message), self._on_lost)
+
+    def _body_is_late(self) -> None:
+        self._body_timer = None
+        if self.flow.read_paused:  # the application does not read: not the client's fault
+            self._body_timer = self.loop.call_later(BODY_TIMEOUT_S, self._body_is_late)
+        else:
+            self._refuse(HTTPStatus.REQUEST_TIMEOUT, "the request body did not come in time")
+
+    def _cancel_timers(self) -> None:
+        for timer in (self._head_timer, self._body_timer):
+            if timer is not None:
+                timer.cancel()
+        self._head_timer = self._body_timer = None
+
+    def _leave(self) -> None:
+        self._cancel_timers()
+        self._stall.stop()
+        self._closing.stop()
+
+
+_HEAD_TOO_BIG: Final = (
+    HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
+    f"the request head is longer than {MAX_HEAD_BYTES} bytes or has more than {MAX_HEADERS} headers",
+)
+_BODY_TOO_BIG: Final = (
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+    f"the request body is longer than {MAX_BODY_BYTES} bytes",
+)

@@ -1,0 +1,216 @@
+"""The one port: WebSocket upgrades go to a session handler, all other HTTP goes to an ASGI application.
+
+Every connection is bounded in time and memory whatever its peer does, and closing the listener ends them all.
+"""
+
+import asyncio
+import logging
+import ssl as tls
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from functools import partial
+from http import HTTPStatus
+from typing import Any, Final, Protocol, cast
+
+from websockets.asyncio.server import Server, ServerConnection, serve
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMessage, NegotiationError
+from websockets.http11 import Request, Response
+from websockets.typing import Subprotocol
+
+from protocol import STREAM_PATH, SUBPROTOCOL, CloseCode
+from protocol.errors import close_reason
+from protocol.limits import MAX_MESSAGE_BYTES
+from server.gateway.binding import Address, ListenError, open_sockets
+from server.gateway.connection import CLOSE_TIMEOUT_S, ClientFaultFilter, Gateway, GatewayConnection, Stage
+from server.gateway.http_connection import http_config
+from server.gateway.replies import error_body, handshake_error
+
+__all__ = ["Address", "GatewayConnection", "ListenError", "Listener", "ListenerSettings", "start_listener"]
+
+MAX_QUEUE: Final = 16  # frames received and not yet taken by the handler
+PING_INTERVAL_S: Final = 20.0
+PING_TIMEOUT_S: Final = 20.0
+_ABORT_WAIT_S: Final = 1.0  # for handlers of aborted connections to return
+
+WebSocketHandler = Callable[[GatewayConnection], Awaitable[None]]
+ProcessRequest = Callable[[ServerConnection, Request], Awaitable[Response | None] | Response | None]
+
+logger = logging.getLogger("cosystream.gateway.websockets")
+logger.addFilter(ClientFaultFilter((InvalidHandshake, InvalidMessage, ConnectionClosed, EOFError, OSError)))
+
+
+class ListenerSettings(Protocol):
+    """The settings that a listener reads; `server.settings.Settings` has them."""
+
+    @property
+    def hosts(self) -> tuple[str, ...]: ...
+    @property
+    def port(self) -> int: ...
+    @property
+    def head_timeout_s(self) -> float: ...
+    @property
+    def stall_timeout_s(self) -> float: ...
+    @property
+    def max_sessions(self) -> int: ...
+
+
+def max_connections(max_sessions: int) -> int:
+    """Connections of any kind at a time: a session may hold two while it resumes, and HTTP needs some beside them."""
+    return max_sessions * 2 + 64
+
+
+class Listener:
+    """A listener at work. `addresses` are where it can be reached."""
+
+    def __init__(self, gateway: Gateway, addresses: Sequence[Address]) -> None:
+        self.addresses = tuple(addresses)
+        self._gateway = gateway
+        self._servers: list[Server] = []
+        self._handlers: set[asyncio.Task[Any]] = set()
+
+    @property
+    def port(self) -> int:
+        """The TCP port."""
+        return self.addresses[0].port
+
+    @property
+    def connection_count(self) -> int:
+        """Connections open now, of any kind."""
+        return len(self._gateway.open)
+
+    def stop_accepting(self) -> None:
+        """Take no new connection; those there go on."""
+        for server in self._servers:
+            server.close(close_connections=False)
+
+    async def close(
+        self, timeout: float, *, code: CloseCode = CloseCode.RESTART, reason: str = "the server stops"
+    ) -> None:
+        """Stop accepting, end every connection in order, and abort after `timeout` seconds what is left.
+
+        Returns within `timeout` and about two seconds, whatever peers and handlers do.
+        """
+        self.stop_accepting()
+        gateway = self._gateway
+        closing: set[asyncio.Task[None]] = set()
+        for transport, connection in list(gateway.open.items()):
+            if connection.stage is Stage.HEAD:
+                transport.abort()
+            elif connection.stage is Stage.WEBSOCKET:
+                closing.add(asyncio.create_task(connection.close(code, close_reason(reason))))
+        for http in list(gateway.http_state.connections):
+            http.shutdown()
+        try:
+            async with asyncio.timeout(timeout):
+                await gateway.empty.wait()
+        except TimeoutError:
+            for transport in list(gateway.open):
+                transport.abort()
+        await _finish(closing | self._handlers | gateway.http_state.tasks)
+        await _finish({asyncio.ensure_future(server.wait_closed()) for server in self._servers})
+
+    async def _run(self, handler: WebSocketHandler, connection: ServerConnection) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._handlers.add(task)
+        try:
+            await handler(cast(GatewayConnection, connection))
+        except ConnectionClosed:
+            pass  # the peer went away, or was sent away: no fault of the handler
+        finally:
+            self._handlers.discard(task)
+
+
+async def _finish(tasks: Collection[asyncio.Future[Any]]) -> None:
+    """Give tasks a moment to end by themselves, then cancel them."""
+    if not tasks:
+        return
+    _, late = await asyncio.wait(tasks, timeout=_ABORT_WAIT_S)
+    for task in late:
+        task.cancel()
+    if late:
+        await asyncio.wait(late, timeout=_ABORT_WAIT_S)
+
+
+async def start_listener(
+    settings: ListenerSettings,
+    *,
+    app: Callable[..., Awaitable[None]],
+    websocket_handler: WebSocketHandler,
+    process_request: ProcessRequest | None = None,
+    ssl: tls.SSLContext | None = None,
+    websocket_paths: Collection[str] = (STREAM_PATH,),
+) -> Listener:
+    """Listen on every address of the settings.
+
+    `process_request` may refuse a WebSocket handshake (see `handshake_error`); unknown paths are refused before. A client
+    that offers no subprotocol is taken as one that speaks ours; one that offers only others is refused.
+
+    Raises ListenError, in one line for the user, where an address cannot be had.
+    """
+    sockets = await open_sockets(settings.hosts, settings.port)
+    gateway = Gateway(
+        config=http_config(app),
+        max_connections=max_connections(settings.max_sessions),
+        head_timeout_s=settings.head_timeout_s,
+        stall_timeout_s=settings.stall_timeout_s,
+    )
+    listener = Listener(gateway, [Address(*sock.getsockname()[:2]) for sock in sockets])
+    for sock in sockets:
+        options: dict[str, Any] = {"ssl": ssl} if ssl is not None else {}
+        if ssl is not None:
+            options["ssl_handshake_timeout"] = settings.head_timeout_s
+        server = await serve(
+            partial(listener._run, websocket_handler),
+            sock=sock,
+            backlog=1024,
+            # A subclass with one argument filled in; websockets only calls it.
+            create_connection=cast(type[ServerConnection], partial(GatewayConnection, gateway)),
+            compression=None,  # makes Opus bigger, costs CPU, and lets small messages swell
+            subprotocols=[Subprotocol(SUBPROTOCOL)],
+            select_subprotocol=_select_subprotocol,
+            process_request=partial(_process_request, frozenset(websocket_paths), process_request),
+            process_response=_process_response,
+            server_header=None,
+            open_timeout=settings.head_timeout_s,
+            ping_interval=PING_INTERVAL_S,
+            ping_timeout=PING_TIMEOUT_S,
+            close_timeout=CLOSE_TIMEOUT_S,
+            max_size=MAX_MESSAGE_BYTES,
+            max_queue=MAX_QUEUE,
+            logger=logger,
+            **options,
+        )
+        listener._servers.append(server)
+    return listener
+
+
+def _select_subprotocol(_: ServerConnection, offered: Sequence[Subprotocol]) -> Subprotocol | None:
+    if not offered:
+        return None
+    if SUBPROTOCOL in offered:
+        return Subprotocol(SUBPROTOCOL)
+    raise NegotiationError(f"no subprotocol in common: this server speaks {SUBPROTOCOL}")
+
+
+async def _process_request(
+    paths: frozenset[str], further: ProcessRequest | None, connection: ServerConnection, request: Request
+) -> Response | None:
+    path = request.path.partition("?")[0]
+    if path not in paths:
+        known = ", ".join(sorted(paths))
+        return handshake_error(HTTPStatus.NOT_FOUND, f"no WebSocket at this path; there is one at {known}")
+    response = further(connection, request) if further is not None else None
+    return await response if isinstance(response, Awaitable) else response
+
+
+def _process_response(_: ServerConnection, __: Request, response: Response) -> Response | None:
+    """Give the refusals of websockets itself the shape that all our errors have."""
+    if response.status_code != HTTPStatus.SWITCHING_PROTOCOLS and "text/plain" in response.headers.get(
+        "Content-Type", ""
+    ):
+        text = response.body.decode("utf-8", "replace").strip()
+        response.body = error_body(response.status_code, text)
+        for name, value in (("Content-Type", "application/json"), ("Content-Length", str(len(response.body)))):
+            del response.headers[name]
+            response.headers[name] = value
+    return None

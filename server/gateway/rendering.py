@@ -1,0 +1,107 @@
+"""Moves work from a session to the engine pool and rendered audio back."""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+
+from server.audio.wire import CodedAudio, WireCoder, make_coder
+from server.cluster.base import EnginePool, SegmentStream, WorkerLost
+from server.engines.base import EngineError
+from server.engines.rendering import RenderedChunk
+from server.session import Session, SpeakSegment, SpeakSilence, Work
+from server.session.config import SessionConfig
+
+SILENCE_PIECE_MS = 1_000  # silence is placed in pieces, so that it waits for room like speech does
+
+
+class Renderer:
+    """Renders one session's text, one segment at a time, for as long as `run` runs.
+
+    `changed` is called whenever there is something new to send; call `wake` whenever the session may have work or room.
+    """
+
+    def __init__(self, session: Session, pool: EnginePool, changed: Callable[[], None]) -> None:
+        self._session = session
+        self._pool = pool
+        self._changed = changed
+        self._loop = asyncio.get_running_loop()
+        self._event = asyncio.Event()
+        self._work: Work | None = None
+        self._stream: SegmentStream | None = None
+        self._coder: WireCoder | None = None
+        self._coded_utterance = 0
+
+    def wake(self) -> None:
+        """Look again: text, room or a cancel may have come."""
+        self._event.set()
+        if self._stream is not None and self._work is not None and not self._session.is_current(self._work):
+            self._stream.cancel()
+
+    async def run(self) -> None:
+        """Render until cancelled. Raises ProtocolError (engine_failed) where a segment cannot be rendered."""
+        while True:
+            work = self._session.next_work(self._loop.time())
+            if work is None:
+                self._event.clear()
+                await self._event.wait()
+                continue
+            try:
+                await self._render(work)
+            except (EngineError, WorkerLost) as error:
+                if self._session.is_current(work):
+                    raise self._session.failed(work, str(error)) from error
+
+    async def _render(self, work: Work) -> None:
+        config = self._session.config
+        assert config is not None  # there is no work before `open`
+        coder = self._coder_of(work, config)
+        if isinstance(work, SpeakSegment):
+            await self._speak(work, coder)
+            self._complete(work, [])
+        elif isinstance(work, SpeakSilence):
+            piece = config.open.sample_rate * SILENCE_PIECE_MS // 1000
+            for at in range(0, work.samples, piece):
+                count = min(piece, work.samples - at)
+                coded = await self._code(coder, partial(coder.silence, count))
+                await self._place(work, RenderedChunk(bytes(2 * count)), coded)
+            self._complete(work, [])
+        else:
+            self._complete(work, await self._code(coder, coder.finish))
+
+    async def _speak(self, work: SpeakSegment, coder: WireCoder) -> None:
+        stream = self._pool.synthesize(work.request)
+        self._stream, self._work = stream, work
+        try:
+            slack = self._session.slack_s
+            stream.deadline = self._loop.time() + slack if slack else 0.0
+            async for chunk in stream:
+                coded = await self._code(coder, partial(coder.push, chunk.pcm))
+                await self._place(work, chunk, coded)
+                if not self._session.is_current(work):
+                    return
+                stream.deadline = self._loop.time() + self._session.slack_s
+        finally:
+            self._stream = self._work = None
+            stream.cancel()
+
+    async def _place(self, work: Work, chunk: RenderedChunk, coded: list[CodedAudio]) -> None:
+        """Hand audio over, then wait while there is no room for more."""
+        self._session.place(work, chunk, coded, self._loop.time())
+        self._changed()
+        while self._session.is_current(work) and not self._session.wants_audio:
+            self._event.clear()
+            await self._event.wait()
+
+    def _complete(self, work: Work, coded: list[CodedAudio]) -> None:
+        self._session.complete(work, coded, self._loop.time())
+        self._changed()
+
+    async def _code(self, coder: WireCoder, code: Callable[[], list[CodedAudio]]) -> list[CodedAudio]:
+        """Code here if that costs nothing, else off the event loop."""
+        return code() if coder.cheap else await asyncio.to_thread(code)
+
+    def _coder_of(self, work: Work, config: SessionConfig) -> WireCoder:
+        if self._coder is None or self._coded_utterance != work.utterance:
+            self._coder = make_coder(config.codec, config.open.sample_rate, config.frame_ms, config.open.bitrate)
+            self._coded_utterance = work.utterance
+        return self._coder

@@ -1,0 +1,1 @@
+"""What operators see of a running server: its logs and its metrics."""

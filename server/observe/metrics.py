@@ -1,0 +1,75 @@
+"""What the server counts and measures, for Prometheus. docs/operations.md lists every name."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+    generate_latest,
+)
+
+PREFIX: Final = "cosystream"
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+# First audio and engine steps are tens of milliseconds when all is well; seconds show overload.
+_FIRST_AUDIO_S: Final = (0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0)
+_STEP_S: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
+
+
+@dataclass(frozen=True, slots=True)
+class MetricInfo:
+    """A metric as it appears in the documentation."""
+
+    name: str
+    kind: str
+    labels: tuple[str, ...]
+    help: str
+
+
+class Metrics:
+    """Every metric of one server, in a registry of its own."""
+
+    def __init__(self) -> None:
+        disable_created_metrics()  # a second series for every counter, which nobody asked for
+        self.registry = CollectorRegistry()
+        self.sessions = self._gauge("sessions_open", "sessions open now")
+        self.sessions_total = self._counter("sessions", "sessions that ended, by how", "outcome")
+        self.first_audio_seconds = self._histogram(
+            "first_audio_seconds", "from the text that made the first cut certain to its first audio", _FIRST_AUDIO_S
+        )
+        self.step_seconds = self._histogram("step_seconds", "one step of the engine", _STEP_S)
+        self.audio_seconds = self._counter("audio_seconds", "seconds of audio sent")
+        self.characters = self._counter("characters", "characters of text taken")
+        self.errors = self._counter("errors", "errors told to clients, by code", "code")
+        self.engine_queue = self._gauge("engine_queue", "segments waiting for the engine")
+        self.connections = self._gauge("connections", "connections open now, of every kind")
+        self.http_requests = self._counter("http_requests", "HTTP requests answered", "method", "route", "status")
+        ProcessCollector(namespace=PREFIX, registry=self.registry)
+
+    def render(self) -> bytes:
+        """Everything, in the text format of Prometheus."""
+        return generate_latest(self.registry)
+
+    def describe(self) -> list[MetricInfo]:
+        """Our own metrics (not those of the process), sorted by the name they have when scraped."""
+        found = []
+        for metric in vars(self).values():
+            if isinstance(metric, Counter | Gauge | Histogram):
+                name = metric._name + ("_total" if isinstance(metric, Counter) else "")
+                kind = type(metric).__name__.lower()
+                found.append(MetricInfo(name, kind, tuple(metric._labelnames), metric._documentation))
+        return sorted(found, key=lambda each: each.name)
+
+    def _gauge(self, name: str, text: str) -> Gauge:
+        return Gauge(f"{PREFIX}_{name}", text, registry=self.registry)
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(f"{PREFIX}_{name}", text, labels, registry=self.registry)
+
+    def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
+        return Histogram(f"{PREFIX}_{name}", text, ("engine",), buckets=buckets, registry=self.registry)

@@ -1,0 +1,134 @@
+"""Drives a session machine without I/O: a script of messages in, the messages and frames it sends out."""
+
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from protocol import client_messages as c
+from protocol import server_messages as s
+from protocol.codec import decode_client, decode_server, encode
+from protocol.frames import AudioFrame, FrameFlag, decode_frame
+from server.audio.wire import WireCoder, make_coder
+from server.engines.base import Capabilities, WordTiming
+from server.engines.rendering import RenderedChunk, SegmentRequest
+from server.engines.tone import ToneEngine
+from server.session import Policy, Session, SpeakSegment, SpeakSilence, Work
+
+M = TypeVar("M")
+SAMPLES_PER_CHARACTER = 2_400  # 100 ms at 24 kHz
+
+
+def capabilities() -> Capabilities:
+    """The tone engine's."""
+    return ToneEngine().capabilities
+
+
+def render(request: SegmentRequest) -> RenderedChunk:
+    """A stand-in for an engine: every character is a constant level that depends on it; words are characters."""
+    pcm = b"".join((ord(ch) % 30_000).to_bytes(2, "little") * SAMPLES_PER_CHARACTER for ch in request.cut.text)
+    words = tuple(
+        WordTiming(ch, request.cut.start + i, request.cut.start + i + 1, i * SAMPLES_PER_CHARACTER,
+                   (i + 1) * SAMPLES_PER_CHARACTER)
+        for i, ch in enumerate(request.cut.text)
+    )  # fmt: skip
+    return RenderedChunk(pcm, words)
+
+
+@dataclass
+class Driver:
+    """A session and what it sent. `now` only moves when told to."""
+
+    policy: Policy = field(default_factory=lambda: Policy("tone-low"))
+    now: float = 100.0
+    messages: list[Any] = field(default_factory=list)  # ServerMessage, in order of sending
+    frames: list[AudioFrame] = field(default_factory=list)
+    order: list[Any] = field(default_factory=list)  # both, in order
+    seq: int = 0
+    coder: WireCoder | None = None
+    coder_of: int = 0
+
+    def __post_init__(self) -> None:
+        self.session = Session(self.policy, capabilities(), session_id="s", token="t", now=self.now)
+
+    def send(self, message: c.ClientMessage) -> None:
+        """Through the codec, as from the wire."""
+        self.session.receive(decode_client(encode(message)), self.now)
+
+    def numbered(self, cls: type[Any], **fields: Any) -> None:
+        """Send the next numbered message."""
+        self.seq += 1
+        self.send(cls(seq=self.seq, **fields))
+
+    def open(self, **fields: Any) -> None:
+        self.send(c.Open(**fields))
+
+    def say(self, utterance: int, text: str) -> None:
+        """start, text, end."""
+        self.numbered(c.Start, utterance=utterance)
+        self.numbered(c.Text, text=text)
+        self.numbered(c.End)
+
+    def take_work(self) -> Work | None:
+        return self.session.next_work(self.now)
+
+    def do(self, work: Work, chunk_samples: int = 2400) -> None:
+        """Render one piece of work in chunks."""
+        config = self.session.config
+        assert config is not None
+        if self.coder is None or self.coder_of != work.utterance:
+            self.coder = make_coder(config.codec, config.open.sample_rate, config.frame_ms, config.open.bitrate)
+            self.coder_of = work.utterance
+        if isinstance(work, SpeakSegment):
+            whole = render(work.request)
+            for at in range(0, len(whole.pcm), 2 * chunk_samples):
+                pcm = whole.pcm[at : at + 2 * chunk_samples]
+                chunk = RenderedChunk(pcm, whole.words if at == 0 else ())
+                self.session.place(work, chunk, self.coder.push(pcm), self.now)
+            self.session.complete(work, [], self.now)
+        elif isinstance(work, SpeakSilence):
+            coded = self.coder.silence(work.samples)
+            self.session.place(work, RenderedChunk(bytes(2 * work.samples)), coded, self.now)
+            self.session.complete(work, [], self.now)
+        else:
+            self.session.complete(work, self.coder.finish(), self.now)
+
+    def drain(self) -> None:
+        """Take everything the session may send now."""
+        while (data := self.session.next_outgoing(self.now)) is not None:
+            item = decode_server(data) if isinstance(data, str) else decode_frame(data)
+            (self.frames if isinstance(item, AudioFrame) else self.messages).append(item)
+            self.order.append(item)
+
+    def run(self, acks: bool = True) -> None:
+        """Render and send until nothing more happens, acking (as received and played) all that came."""
+        while True:
+            before = len(self.order)
+            work = self.take_work()
+            if work is not None:
+                self.do(work)
+            self.drain()
+            if acks and self.frames and len(self.order) > before:
+                last = self.frames[-1]
+                self.ack(last.utterance, last.end_sample, last.end_sample)
+            if work is None and len(self.order) == before:
+                return
+
+    def ack(self, utterance: int, next_sample: int, played_sample: int = 0, **fields: Any) -> None:
+        self.send(c.Ack(1, utterance, next_sample, played_sample, **fields))
+
+    def of(self, cls: type[M]) -> list[M]:
+        return [message for message in self.messages if isinstance(message, cls)]
+
+    def pcm(self, utterance: int) -> bytes:
+        """The utterance's samples as a client would put them together."""
+        parts = []
+        at = 0
+        for frame in self.frames:
+            if frame.utterance == utterance:
+                assert frame.first_sample == at
+                at = frame.end_sample
+                silent = frame.flags & FrameFlag.SILENCE_RUN
+                parts.append(bytes(2 * frame.count) if silent else bytes(frame.payload))
+        return b"".join(parts)
+
+
+__all__ = ["SAMPLES_PER_CHARACTER", "Driver", "capabilities", "render", "s"]
