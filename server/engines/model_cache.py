@@ -1,7 +1,7 @@
 """A folder of built models that several servers may share: complete entries only, one builder at a time.
 
 An *entry* is a folder with files and a `manifest.json` naming each file's size and SHA-256. Entries appear by one
-rename, so a reader sees a whole entry or none; a builder that dies leaves a temporary folder that the next builder removes.
+rename, so a reader sees a whole entry or none; a builder that dies leaves a temporary folder that the next one removes.
 """
 
 import contextlib

@@ -64,7 +64,7 @@ class EnglishVoice:
 
 
 class _Wave:
-    """One piece's spectrum, turned into samples where asked, by the arithmetic that `dsp.synth` applies to all of it."""
+    """One piece's spectrum, turned into samples where asked, by the arithmetic of `dsp.synth`."""
 
     def __init__(self, spectrum: list[Floats], f0: Floats, noise_seed: tuple[int, int]) -> None:
         self._harmonic, self._rotation, self._noise, self._rest, self._phase = spectrum

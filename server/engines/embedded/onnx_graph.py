@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 Array = npt.NDArray[Any]
 WeightType = Literal["s8", "u8"]
-"""How int8 weights are stored. Both give the same sums; `u8` never meets the instruction that saturates (`fingerprint`)."""
+"""How int8 weights are stored. Both give the same sums; `fingerprint` says why there are two."""
 
 WEIGHT_TYPES: tuple[WeightType, ...] = ("s8", "u8")
 

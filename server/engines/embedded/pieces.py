@@ -162,7 +162,7 @@ def _stronger(mark: Mark, other: Mark | None) -> bool:
 
 
 def _split_long(run: _Run, tokens: Sequence[Token]) -> Iterator[_Run]:
-    """Cut a run in parts of at most `MAX_WORDS`: at the last mark that leaves a fair part, else evenly between spans."""
+    """Cut a run in parts of at most `MAX_WORDS`: at the last fitting mark, else evenly, between spans."""
     language, words, marks = run
     weights = [len(w.text) if language == "zh" else 1 for w in words]
     limit = MAX_WORDS[language]

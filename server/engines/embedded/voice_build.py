@@ -1,4 +1,4 @@
-"""Build the voices into the model cache, once: fetch, verify, convert. Serving them needs neither `onnx` nor `tflite`."""
+"""Build the voices into the model cache, once: fetch, verify, convert. Serving needs neither `onnx` nor `tflite`."""
 
 import json
 import tempfile
