@@ -1,0 +1,52 @@
+# CosyStream on a CPU. Build and run:
+#   docker build -t cosystream .
+#   docker run --rm -p 127.0.0.1:8765:8765 cosystream --insecure
+# The server refuses a public address without keys, which every address in a container is: give it a key file (see
+# docs/operations.md), or, where only trusted clients reach the port, --insecure. It runs with --read-only.
+#
+# The Chinese voice is for non-commercial use only (see NOTICE). Accept that to have it in the image:
+#   docker build --build-arg ACCEPT_BAKER_NONCOMMERCIAL=yes -t cosystream .
+ARG PYTHON_VERSION=3.12
+ARG ACCEPT_BAKER_NONCOMMERCIAL=no
+
+FROM python:${PYTHON_VERSION}-slim AS builder
+WORKDIR /opt/build
+ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore PIP_QUIET=1
+RUN python -m venv /opt/cosystream
+# The dependencies first: they change more rarely than the code. Without PyAV, since Debian has the one library taken from it.
+COPY pyproject.toml constraints.txt ./
+RUN python -c "import tomllib; print(*(d for d in tomllib.load(open('pyproject.toml', 'rb'))['project']['dependencies'] if not d.startswith('av>')), sep='\n')" > requirements.txt \
+ && /opt/cosystream/bin/pip install --constraint constraints.txt pip setuptools \
+ && /opt/cosystream/bin/pip install --no-build-isolation --constraint constraints.txt --requirement requirements.txt
+COPY README.md LICENSE NOTICE ./
+COPY protocol protocol
+COPY server server
+COPY client client
+RUN /opt/cosystream/bin/pip install --no-build-isolation --no-deps .
+
+# Which voices the image has. The server offers those that are there; without the converter it cannot build others.
+FROM builder AS voices-no
+RUN COSYSTREAM_MODEL_DIR=/opt/voices /opt/cosystream/bin/python -m server.engines.embedded build --voices en-hibari
+FROM builder AS voices-yes
+RUN COSYSTREAM_MODEL_DIR=/opt/voices /opt/cosystream/bin/python -m server.engines.embedded build --voices en-hibari,zh-baker
+
+FROM voices-${ACCEPT_BAKER_NONCOMMERCIAL} AS finished
+# What only the building needed.
+RUN /opt/cosystream/bin/pip uninstall --yes onnx tflite ml-dtypes setuptools pip
+
+FROM python:${PYTHON_VERSION}-slim
+RUN apt-get update \
+ && apt-get install --yes --no-install-recommends libopus0 \
+ && rm -rf /var/lib/apt/lists/*
+COPY --from=finished /opt/cosystream /opt/cosystream
+COPY --from=finished /opt/voices /opt/voices
+COPY LICENSE NOTICE /usr/share/doc/cosystream/
+ENV PATH=/opt/cosystream/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
+ENV COSYSTREAM_MODEL_DIR=/opt/voices COSYSTREAM_HOST=0.0.0.0 COSYSTREAM_PORT=8765
+USER 10001:10001
+WORKDIR /tmp
+EXPOSE 8765
+STOPSIGNAL SIGTERM
+HEALTHCHECK --interval=15s --timeout=3s --start-period=30s --retries=3 \
+    CMD ["python", "-c", "import os, urllib.request as r; r.urlopen('http://127.0.0.1:' + os.environ['COSYSTREAM_PORT'] + '/healthz', timeout=2)"]
+ENTRYPOINT ["cosystream-server"]
