@@ -5,9 +5,9 @@ import importlib
 import signal
 import sys
 from collections.abc import Callable
+from functools import partial
 
 import structlog
-from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 
 from protocol import server_messages as s
@@ -16,6 +16,7 @@ from protocol.errors import CloseCode
 from server.cluster import InProcessPool
 from server.engines import Capabilities, registry
 from server.gateway.auth import Principals
+from server.gateway.connection import GatewayConnection
 from server.gateway.http import build_app
 from server.gateway.listener import Listener, start_listener
 from server.gateway.speak import speak_routes
@@ -127,7 +128,7 @@ class Server:
         if self.pool is not None:
             await self.pool.close()
 
-    async def _serve(self, connection: ServerConnection) -> None:
+    async def _serve(self, connection: GatewayConnection) -> None:
         """One WebSocket connection."""
         if self.pool is None or self._policy is None or self._stopping:
             await self._refuse(connection, LOADING_RETRY_MS)
@@ -136,9 +137,8 @@ class Server:
             await self._refuse(connection, FULL_RETRY_MS)
             return
         try:
-            session = WebSocketSession(
-                connection, self.pool, self._policy, self.principals.for_connection(connection), self.metrics
-            )
+            authenticate = partial(self.principals.authenticate, connection.authorization)
+            session = WebSocketSession(connection, self.pool, self._policy, authenticate, self.metrics)
             self._sessions.add(session)
             try:
                 await session.run()
@@ -147,7 +147,7 @@ class Server:
         finally:
             self.release()
 
-    async def _refuse(self, connection: ServerConnection, retry_after_ms: int) -> None:
+    async def _refuse(self, connection: GatewayConnection, retry_after_ms: int) -> None:
         try:
             await connection.send(encode(s.Busy(retry_after_ms)))
             await connection.close(CloseCode.TRY_AGAIN, f"busy, retry after {retry_after_ms} ms")

@@ -6,7 +6,8 @@ the engine down and one who leaves stops it.
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 import orjson
@@ -20,20 +21,19 @@ from protocol import limits
 from protocol import server_messages as s
 from protocol.codec import decode_client, decode_server
 from protocol.errors import ErrorCode, ProtocolError
-from protocol.frames import AudioFrame, FrameFlag, decode_frame, unpack_packets
-from protocol.media.ogg import OggOpusWriter
-from protocol.media.wav import streaming_header
+from protocol.frames import decode_frame
 from server.cluster.base import EnginePool
 from server.gateway.auth import Principals
+from server.gateway.bodies import BODIES, Body
 from server.gateway.http import error_response
 from server.gateway.rendering import Renderer
 from server.session import Policy, Session
 
 log = structlog.get_logger(__name__)
 
-FORMATS: Final = {"wav": "audio/wav", "pcm": "audio/pcm", "opus": "audio/ogg"}
-SESSION_FIELDS: Final = ("voice", "language", "speed", "pitch", "volume", "sample_rate", "bitrate")
-FRAME_MS_PCM: Final = 100.0  # a piece of the response
+MAX_TEXT_CHARS: Final = 100_000  # of one request; longer texts go through the WebSocket
+OPEN_FIELDS: Final = ("voice", "language", "speed", "pitch", "volume", "sample_rate", "bitrate")
+FRAME_MS_PCM: Final = 100.0  # one piece of the response
 
 
 class SpeakState(Protocol):
@@ -53,117 +53,148 @@ class SpeakState(Protocol):
     def release(self) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class SpeakRequest:
+    """A checked request body."""
+
+    open: c.Open
+    text: str
+    format: str
+
+
+def parse(data: bytes) -> SpeakRequest:
+    """The request's JSON. Fields: `text`, `format` (wav, pcm or opus) and those of `open` that make sense here. Raises
+    ProtocolError naming the field and what is allowed."""
+    try:
+        body = orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        raise ProtocolError(ErrorCode.BAD_JSON, f"the body is not JSON: {error}") from None
+    if not isinstance(body, dict):
+        raise ProtocolError(ErrorCode.BAD_JSON, "the body must be a JSON object with a `text`")
+    text, container = body.get("text"), body.get("format", "wav")
+    if not isinstance(text, str) or len(text) > MAX_TEXT_CHARS:
+        raise ProtocolError(ErrorCode.BAD_MESSAGE, f"text must be a string of at most {MAX_TEXT_CHARS} characters", "text")
+    if not isinstance(container, str) or container not in BODIES:
+        raise ProtocolError(ErrorCode.BAD_MESSAGE, f"format must be one of {', '.join(BODIES)}", "format")
+    opus = container == "opus"
+    fields = {name: body[name] for name in OPEN_FIELDS if name in body}
+    fields |= {
+        "type": "open",
+        "format": "opus" if opus else "pcm",
+        "max_lead_ms": None,
+        "timings": False,
+        "frame_ms": None if opus else FRAME_MS_PCM,
+    }
+    open_ = decode_client(orjson.dumps(fields))
+    assert isinstance(open_, c.Open)
+    return SpeakRequest(open_, text, container)
+
+
 class Speech:
     """One text being spoken into a response body."""
 
-    def __init__(self, pool: EnginePool, policy: Policy, open_: c.Open, text: str, container: str) -> None:
+    def __init__(self, pool: EnginePool, policy: Policy, request: SpeakRequest) -> None:
         self._loop = asyncio.get_running_loop()
         self._changed = asyncio.Event()
-        self._container = container
+        self._rate = request.open.sample_rate
+        self.body: Body = BODIES[request.format]()
         self._session = Session(
             policy, pool.capabilities, session_id=secrets.token_urlsafe(12), token="", now=self._loop.time()
         )
         self._renderer = Renderer(self._session, pool, self._changed.set)
-        self._ogg: OggOpusWriter | None = None
-        self._pre_skip = 0
-        messages: list[c.ClientMessage] = [open_, c.Start(1, 1)]
-        for at in range(0, len(text), limits.MAX_TEXT_CHARS):
-            messages.append(c.Text(len(messages), text[at : at + limits.MAX_TEXT_CHARS]))
-        messages.append(c.End(len(messages)))
-        for message in messages:
+        text = request.text
+        pieces = [text[at : at + limits.MAX_TEXT_CHARS] for at in range(0, len(text), limits.MAX_TEXT_CHARS)]
+        numbered: list[c.ClientMessage] = [c.Start(1, 1)]
+        numbered += [c.Text(seq, piece) for seq, piece in enumerate(pieces, 2)]
+        numbered.append(c.End(len(numbered) + 1))
+        for message in (request.open, *numbered):
             self._session.receive(message, self._loop.time())
-        self.sample_rate = open_.sample_rate
 
-    async def body(self) -> AsyncIterator[bytes]:
+    async def pieces(self) -> AsyncIterator[bytes]:
         """The response body. Raises ProtocolError where the engine fails."""
         rendering = asyncio.ensure_future(self._renderer.run())
-        changed: asyncio.Future[Any] | None = None
         try:
-            if self._container == "wav":
-                yield streaming_header(self.sample_rate)
             while True:
                 data = self._session.next_outgoing(self._loop.time())
-                if data is not None:
-                    self._renderer.wake()
-                    if isinstance(data, str):
-                        message = decode_server(data)
-                        if isinstance(message, s.Opened):
-                            self._pre_skip = message.pre_skip
-                        elif isinstance(message, s.Done):
-                            for page in self._close_container(message.samples):
-                                yield page
-                            return
-                    elif piece := self._contain(decode_frame(data)):
-                        yield piece
+                if data is None:
+                    await self._something_new(rendering)
                     continue
-                self._changed.clear()
-                changed = asyncio.ensure_future(self._changed.wait())
-                await asyncio.wait((rendering, changed), return_when=asyncio.FIRST_COMPLETED)
-                if rendering.done():
-                    rendering.result()
+                self._renderer.wake()
+                message = decode_server(data) if isinstance(data, str) else decode_frame(data)
+                if isinstance(message, s.Opened):
+                    piece = self.body.begin(self._rate, message.pre_skip)
+                elif isinstance(message, s.Done):
+                    piece = self.body.finish(message.samples)
+                elif isinstance(data, bytes):
+                    frame = decode_frame(data)
+                    self._session.receive(c.Ack(1, frame.utterance, frame.end_sample), self._loop.time())
+                    piece = self.body.add(frame)
+                else:
+                    continue
+                if piece:
+                    yield piece
+                if isinstance(message, s.Done):
+                    return
         finally:
-            for task in (rendering, changed):
-                if task is not None:
-                    task.cancel()
+            rendering.cancel()
             await asyncio.gather(rendering, return_exceptions=True)
 
-    def _contain(self, frame: AudioFrame) -> bytes:
-        self._session.receive(c.Ack(1, frame.utterance, frame.end_sample), self._loop.time())
-        if frame.flags & FrameFlag.SILENCE_RUN:
-            return bytes(2 * frame.count)
-        if self._container != "opus":
-            return bytes(frame.payload)
-        if self._ogg is None:
-            self._ogg = OggOpusWriter(self.sample_rate, self._pre_skip)
-        return self._ogg.write(unpack_packets(frame.payload), frame.count)
-
-    def _close_container(self, samples: int) -> list[bytes]:
-        if self._container != "opus":
-            return []
-        if self._ogg is None:
-            self._ogg = OggOpusWriter(self.sample_rate, self._pre_skip)
-        return [self._ogg.finish(samples)]
+    async def _something_new(self, rendering: asyncio.Future[Any]) -> None:
+        self._changed.clear()
+        changed = asyncio.ensure_future(self._changed.wait())
+        try:
+            await asyncio.wait((rendering, changed), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            changed.cancel()
+        if rendering.done():
+            rendering.result()
 
 
 def speak_routes(state: SpeakState) -> list[Route]:
     """The route, for `build_app`."""
 
     async def speak(request: Request) -> Response:
-        key = request.headers.get("authorization")
-        if state.principals.authenticate(key) is None:
+        if state.principals.authenticate(request.headers.get("authorization")) is None:
             return error_response(401, ErrorCode.UNAUTHORIZED, "an API key is needed: `Authorization: Bearer KEY`")
         if state.pool is None or state.policy is None:
             return error_response(503, "loading", "the engine is loading", headers={"Retry-After": "1"})
         try:
-            body = await request.body()
-            open_, text, container = parse(body)
-            if not state.admit():
-                return error_response(503, "busy", "too many sessions", headers={"Retry-After": "2"})
-            released = False
+            asked = parse(await request.body())
         except ProtocolError as error:
             return error_response(400, error.code, error.message, error.field)
-        stream = None
+        if not state.admit():
+            return error_response(503, "busy", "too many sessions", headers={"Retry-After": "2"})
         try:
-            stream = Speech(state.pool, state.policy, open_, text, container).body()
-            first = await anext(stream, b"")
+            speech = Speech(state.pool, state.policy, asked)
+            pieces = _releasing(speech.pieces(), state)
         except ProtocolError as error:
             state.release()
-            status = 500 if error.code is ErrorCode.ENGINE_FAILED else 400
-            return error_response(status, error.code, error.message, error.field)
-        except BaseException:
-            state.release()
-            raise
-        del released
-
-        async def streamed() -> AsyncIterator[bytes]:
-            try:
-                yield first
-                async for piece in stream:
-                    yield piece
-            finally:
-                await stream.aclose()
-                state.release()
-
-        return StreamingResponse(streamed(), media_type=FORMATS[container])
+            return error_response(400, error.code, error.message, error.field)
+        try:
+            first = await _until_audio(pieces)  # an engine that fails at once becomes a status, not a broken body
+        except ProtocolError as error:
+            log.error("speak failed", code=error.code, reason=error.message, exc_info=error)
+            return error_response(500, error.code, error.message, error.field)
+        return StreamingResponse(_joined(first, pieces), media_type=speech.body.media_type)
 
     return [Route("/v1/speak", speak, methods=["POST"])]
+
+
+async def _releasing(pieces: AsyncIterator[bytes], state: SpeakState) -> AsyncIterator[bytes]:
+    try:
+        async for piece in pieces:
+            yield piece
+    finally:
+        state.release()
+
+
+async def _until_audio(pieces: AsyncIterator[bytes]) -> bytes:
+    """The header and the first audio."""
+    first = await anext(pieces, b"")
+    return first + await anext(pieces, b"")
+
+
+async def _joined(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    yield first
+    async for piece in rest:
+        yield piece

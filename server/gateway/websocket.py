@@ -13,6 +13,7 @@ from protocol import server_messages as s
 from protocol.codec import decode_client, encode
 from protocol.errors import CloseCode, ErrorCode, ProtocolError, close_reason
 from server.cluster.base import EnginePool
+from server.gateway.auth import Principal
 from server.gateway.rendering import Renderer
 from server.observe.metrics import Metrics
 from server.session import Policy, Session
@@ -22,8 +23,8 @@ log = structlog.get_logger(__name__)
 SEND_ERROR_TIMEOUT_S = 1.0  # a peer that does not read cannot be told why it is closed
 CLOSE_TIMEOUT_S = 2.0
 
-Authenticate = Callable[[str | None], str | None]
-"""The principal's name for an API key (None: no key was given), or None where access is refused."""
+Authenticate = Callable[[str | None], Principal | None]
+"""The principal for the key in `open` (None: there is none there), or None where access is refused."""
 
 
 class WebSocketSession:
@@ -40,6 +41,7 @@ class WebSocketSession:
         self._connection = connection
         self._authenticate = authenticate
         self._metrics = metrics
+        self._first_audio = metrics.first_audio_seconds.labels(engine=pool.capabilities.name)
         self._loop = asyncio.get_running_loop()
         self._started = self._loop.time()
         self._writable = asyncio.Event()
@@ -50,7 +52,7 @@ class WebSocketSession:
         self._stopping = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
-        self._principal: str | None = None
+        self._principal: Principal | None = None
         self.session = Session(
             policy,
             pool.capabilities,
@@ -126,6 +128,8 @@ class WebSocketSession:
             else:
                 await send(data)
                 self._renderer.wake()
+                if (seconds := self.session.pop_first_audio()) is not None:
+                    self._first_audio.observe(seconds)
             if self._stopping and not self._drained.done() and not self.session.unfinished:
                 self._drained.set_result(None)
 
@@ -185,7 +189,7 @@ class WebSocketSession:
         log.info(
             "session ended",
             session=session.id,
-            principal=self._principal,
+            principal=self._principal.name if self._principal else None,
             outcome=outcome,
             utterances=session.utterances,
             characters=session.chars,

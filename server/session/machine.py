@@ -52,7 +52,8 @@ class Session:
         self.utterances = 0  # finished or cancelled
         self.samples_sent = 0
         self.chars = 0
-        self.first_audio_ms: float | None = None  # from the first text to the first audio handed out
+        self.first_audio_ms: float | None = None  # of the session's first utterance, see `pop_first_audio`
+        self._first_audio: float | None = None
         self._policy = policy
         self._capabilities = capabilities
         self._token = token
@@ -284,7 +285,10 @@ class Session:
         self._now = now
         if self._work is not None or not self._speaking or not self.wants_audio:
             return None
-        self._work = self._speaking[0].next_work()
+        utterance = self._speaking[0]
+        self._work = utterance.next_work()
+        if utterance.first_work_at is None and isinstance(self._work, SpeakSegment):
+            utterance.first_work_at = now
         return self._work
 
     @property
@@ -311,8 +315,6 @@ class Session:
             return
         self._now = now
         utterance = self._speaking[0]
-        if utterance.first_audio_at is None and isinstance(work, SpeakSegment):
-            utterance.first_audio_at = now
         self._begin_segment(utterance)
         record_id = utterance.segments
         words = utterance.place(chunk)
@@ -395,8 +397,10 @@ class Session:
         utterance = self._sending[frame.utterance]
         if self._flow.idle:
             self._acked_at = self._now  # an ack is awaited from here on
-        if self.first_audio_ms is None and utterance.first_text_at is not None:
-            self.first_audio_ms = round((self._now - utterance.first_text_at) * 1000, 1)
+        if not utterance.sent:
+            self._first_audio = self._now - (utterance.first_work_at or self._now)
+            if self.first_audio_ms is None:
+                self.first_audio_ms = round(self._first_audio * 1000, 1)
         self._unsent -= frame.count
         utterance.sent = frame.end_sample
         utterance.wire.update(frame.payload)
@@ -414,6 +418,11 @@ class Session:
             if utterance.sent == 0:
                 del self._sending[utterance.id]  # nothing to hear
         return encode(replace(event, event=self._event))
+
+    def pop_first_audio(self) -> float | None:
+        """Once per utterance: seconds from the moment its first cut was certain to its first audio handed out."""
+        seconds, self._first_audio = self._first_audio, None
+        return seconds
 
     # ---- time ----
 

@@ -57,7 +57,7 @@ class Utterance:
         self.ended = False
         self.last_text_at = now
         self.first_text_at: float | None = None
-        self.first_audio_at: float | None = None
+        self.first_work_at: float | None = None  # when its first cut was certain and rendering began
         self.samples = 0  # on the timeline
         self.coded = 0  # samples covered by coded frames (equal to `samples` for PCM)
         self.sent = 0  # coded samples sent
@@ -177,14 +177,10 @@ class Utterance:
 
     def statistics(self, now: float) -> dict[str, Any]:
         """For `done.statistics`."""
-        first = None
-        if self.first_audio_at is not None and self.first_text_at is not None:
-            first = round((self.first_audio_at - self.first_text_at) * 1000, 1)
         return {
             "characters": self.chars,
             "segments": self.segments,
             "audio_ms": self.samples * 1000 // self.speech.sample_rate,
-            "first_audio_ms": first,
             "total_ms": round((now - (self.first_text_at or now)) * 1000, 1),
         }
 

@@ -1,0 +1,346 @@
+"""A real server and a bare client over loopback."""
+
+import asyncio
+import gc
+import json
+import os
+from hashlib import sha256
+from typing import Any
+
+import pytest
+import structlog.testing
+from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosed
+
+from protocol import client_messages as c
+from protocol import limits
+from protocol import server_messages as s
+from protocol.errors import ERRORS, ErrorCode
+from protocol.frames import FrameFlag, unpack_packets
+from protocol.media.opus import OpusDecoder, trim
+from tests.support.server import BareClient, bare_client, running, running_server, url_of
+
+TEXT = "你好，世界。Hello there, this is a test of 3 words."
+
+
+async def spoken(client: BareClient, text: str, utterance: int = 1) -> s.Done:
+    await client.say(utterance, text)
+    return await client.until(s.Done)
+
+
+async def closed(client: BareClient) -> tuple[s.Error | None, int]:
+    """The error message and the close code."""
+    error = None
+    try:
+        while True:
+            item = await client.receive()
+            error = item if isinstance(item, s.Error) else error
+    except ConnectionClosed as over:
+        assert over.rcvd is not None
+        assert len(over.rcvd.reason.encode()) <= limits.MAX_CLOSE_REASON_BYTES
+        return error, over.rcvd.code
+
+
+async def test_speaks() -> None:
+    async with running_server() as url, bare_client(url, open=c.Open()) as client:
+        done = await spoken(client, TEXT)
+        pcm = client.pcm(1)
+        assert done.samples == len(pcm) // 2 > 24_000
+        assert done.wire_digest == sha256(pcm).hexdigest()
+        words = [word for m in client.messages if isinstance(m, s.Timing) for word in m.words]
+        assert [TEXT[w.start : w.end] for w in words][:4] == list("你好世界")
+        assert client.frames[-1].flags & FrameFlag.LAST
+
+
+async def test_audio_comes_while_the_text_is_still_being_written() -> None:
+    async with running_server() as url, bare_client(url, open=c.Open()) as client:
+        await client.numbered(c.Start, utterance=1)
+        await client.numbered(c.Text, text="你好，世")
+        begin = await client.until(s.SegmentBegin)
+        assert (begin.start, begin.end) == (0, 3)
+        await client.numbered(c.Text, text="界。")
+        await client.numbered(c.End)
+        assert (await client.until(s.Done)).samples == len(client.pcm(1)) // 2
+
+
+@pytest.mark.parametrize("rate", limits.SAMPLE_RATES_PCM)
+async def test_every_pcm_rate(rate: int) -> None:
+    async with running_server() as url, bare_client(url, open=c.Open(sample_rate=rate)) as client:
+        done = await spoken(client, "你好，世界。")
+        assert done.samples == len(client.pcm(1)) // 2
+        assert done.samples / rate == pytest.approx(0.48 + 0.12 + 0.24, abs=0.002)
+
+
+@pytest.mark.parametrize("rate", limits.SAMPLE_RATES_OPUS)
+async def test_every_opus_rate(rate: int) -> None:
+    async with running_server() as url, bare_client(url, open=c.Open(sample_rate=rate, format="opus")) as client:
+        opened = client.messages[0]
+        done = await spoken(client, "你好，世界。")
+        decoder = OpusDecoder(rate)
+        coded = b"".join(decoder.decode(p) for f in client.frames for p in unpack_packets(f.payload))
+        assert len(trim(coded, 0, opened.pre_skip, done.samples)) == 2 * done.samples
+        payloads = b"".join(bytes(f.payload) for f in client.frames)
+        assert done.wire_digest == sha256(payloads).hexdigest()
+
+
+async def test_same_text_same_digest_in_every_session_and_format() -> None:
+    digests = set()
+    async with running_server() as url:
+        for open_ in (c.Open(), c.Open(), c.Open(format="opus"), c.Open(frame_ms=5)):
+            async with bare_client(url, open=open_) as client:
+                digests.add((await spoken(client, TEXT)).digest)
+    assert len(digests) == 1
+
+
+async def test_block_mode_says_the_same() -> None:
+    async with running_server() as url:
+        async with bare_client(url, open=c.Open(mode="stream")) as client:
+            streamed = await spoken(client, TEXT)
+        async with bare_client(url, open=c.Open(mode="block")) as client:
+            block = await spoken(client, TEXT)
+            assert max(frame.count for frame in client.frames) == 4_800
+    assert streamed.digest == block.digest
+
+
+async def test_eight_at_once_each_hear_their_own() -> None:
+    """Case C-14: nothing about one session is shared, and pongs and health checks come in time meanwhile."""
+
+    async def one(url: str, k: int) -> bytes:
+        async with bare_client(url, open=c.Open(voice="tone-low" if k % 2 else "tone-high")) as client:
+            await spoken(client, "山高水远天蓝云白风轻。" * k * 10)
+            return client.pcm(1)
+
+    async with running_server(engine_options={"step_delay_ms": 1}) as url:
+        alone = [await one(url, k) for k in range(1, 9)]
+        async with bare_client(url, open=c.Open()) as pinging:
+
+            async def longest_pong() -> float:
+                worst = 0.0
+                while True:
+                    loop = asyncio.get_running_loop()
+                    start = loop.time()
+                    await pinging.send(c.Ping(7))
+                    await pinging.until(s.Pong)
+                    worst = max(worst, loop.time() - start)
+                    pongs.append(worst)
+                    await asyncio.sleep(0.05)
+
+            pongs: list[float] = []
+            watch = asyncio.ensure_future(longest_pong())
+            together = await asyncio.gather(*(one(url, k) for k in range(1, 9)))
+            watch.cancel()
+    assert together == alone
+    assert len(set(together)) == 8
+    assert max(pongs) < 1.5
+
+
+# ---- bad input ----
+
+RAW: list[tuple[str, str | bytes, ErrorCode, str | None]] = [
+    ("not JSON", "{", ErrorCode.BAD_JSON, None),
+    ("an array", "[]", ErrorCode.BAD_JSON, None),
+    ("unknown type", '{"type":"speak"}', ErrorCode.UNKNOWN_TYPE, "type"),
+    ("reserved", '{"type":"cue","seq":1}', ErrorCode.UNSUPPORTED, "type"),
+    ("binary", b"\x00\x01", ErrorCode.BINARY, None),
+    ("misplaced", '{"type":"text","seq":1,"text":"a"}', ErrorCode.UNEXPECTED, "type"),
+    ("wrong type", '{"type":"open","speed":"fast"}', ErrorCode.BAD_MESSAGE, "open.speed"),
+    ("out of range", '{"type":"open","speed":9}', ErrorCode.BAD_MESSAGE, "open.speed"),
+    ("unknown voice", '{"type":"open","voice":"x"}', ErrorCode.UNKNOWN_VOICE, "open.voice"),
+    ("unknown format", '{"type":"open","format":"mp3"}', ErrorCode.BAD_MESSAGE, "open.format"),
+    ("unknown rate", '{"type":"open","sample_rate":11025}', ErrorCode.BAD_MESSAGE, "open.sample_rate"),
+]
+
+
+@pytest.mark.parametrize(("data", "code", "field"), [row[1:] for row in RAW], ids=[row[0] for row in RAW])
+async def test_bad_input_is_told_and_closed(data: str | bytes, code: ErrorCode, field: str | None) -> None:
+    async with running_server() as url:
+        with structlog.testing.capture_logs() as logs:
+            async with bare_client(url) as client:
+                await client.socket.send(data)
+                error, close = await closed(client)
+        assert error is not None
+        assert (error.code, error.field) == (code, field)
+        assert close == ERRORS[code].close
+        assert not [line for line in logs if "exc_info" in line or line["log_level"] == "error"]
+
+
+async def test_invalid_utf8_closes_1007() -> None:
+    async with running_server() as url, bare_client(url) as client:
+        await client.socket.send(b'{"type":"open","voice":"\xff"}', text=True)
+        assert (await closed(client))[1] == 1007
+
+
+async def test_too_long_a_message_closes_1009() -> None:
+    async with running_server() as url, bare_client(url) as client:
+        await client.socket.send("a" * (limits.MAX_MESSAGE_BYTES + 1))
+        assert (await closed(client))[1] == 1009
+
+
+async def test_too_long_a_text_is_told() -> None:
+    async with running_server() as url, bare_client(url, open=c.Open()) as client:
+        await client.numbered(c.Start, utterance=1)
+        await client.socket.send(json.dumps({"type": "text", "seq": 2, "text": "a" * 16_385}))
+        error, _ = await closed(client)
+        assert error is not None and error.field == "text.text" and "16384" in error.message
+
+
+async def test_a_long_reason_is_told_in_full_and_cut_for_the_close() -> None:
+    """Case C-11: the close reason has at most 123 bytes of whole characters."""
+    async with running_server() as url, bare_client(url) as client:
+        await client.socket.send(json.dumps({"type": "open", "voice": "没有这个声音" * 20}))
+        error, code = await closed(client)
+        assert error is not None and "没有这个声音" * 20 in error.message and code == 1008
+
+
+async def test_silence_is_closed_with_an_explanation() -> None:
+    async with running_server(idle_timeout_s=1.0) as url, bare_client(url, open=c.Open()) as client:
+        error, code = await closed(client)
+        assert error is not None and error.code == ErrorCode.IDLE_TIMEOUT and code == 1008
+
+
+async def test_others_are_not_disturbed_by_a_bad_client() -> None:
+    async with running_server(engine_options={"step_delay_ms": 5}) as url:
+        async with bare_client(url, open=c.Open()) as good:
+            await good.say(1, TEXT * 5)
+            for _, data, _, _ in RAW:
+                async with bare_client(url) as bad:
+                    await bad.socket.send(data)
+                    await closed(bad)
+            done = await good.until(s.Done)
+            assert done.samples == len(good.pcm(1)) // 2
+
+
+# ---- engines that fail ----
+
+
+@pytest.mark.parametrize("action", ["fail", "crash"])
+async def test_a_failing_engine_is_an_error_never_a_short_success(action: str) -> None:
+    script = [{"match": "坏", "at": 1, "action": action}]
+    async with running_server(engine_options={"script": script}) as url:
+        async with bare_client(url, open=c.Open()) as client, bare_client(url, open=c.Open()) as other:
+            await client.say(1, "你好，世界。坏的坏的坏的。再见。")
+            error, code = await closed(client)
+            assert error is not None and error.code == ErrorCode.ENGINE_FAILED and "scripted" in error.message
+            assert code == 1011
+            assert not [m for m in client.messages if isinstance(m, s.Done)]
+            assert (await spoken(other, "你好。")).samples > 0
+
+
+async def test_a_stalled_step_holds_up_nobody_else() -> None:
+    script = [{"match": "慢", "at": 1, "action": "stall", "ms": 1500}]
+    async with running_server(engine_options={"script": script, "batch_max": 1}, engine_threads=2) as url:
+        async with bare_client(url, open=c.Open()) as slow, bare_client(url, open=c.Open()) as quick:
+            await slow.say(1, "慢慢慢慢慢慢慢。")
+            await slow.until(s.SegmentBegin)
+            async with asyncio.timeout(1.0):
+                await spoken(quick, "你好。")
+            await slow.until(s.Done)
+
+
+# ---- clients that leave or do not read ----
+
+
+async def test_work_of_clients_who_vanish_is_freed() -> None:
+    """Case C-17 a, native: the engine is idle soon after, nothing leaks."""
+    async with running(engine_options={"step_delay_ms": 2}) as server:
+        url = url_of(server)
+        async with bare_client(url, open=c.Open()) as client:
+            await spoken(client, "你好。")
+        gc.collect()
+        before = len(os.listdir("/proc/self/fd"))
+        for _ in range(20):
+            async with connect(url) as socket:
+                client = BareClient(socket)
+                await client.send(c.Open())
+                await client.say(1, TEXT * 100)
+                await client.until(s.SegmentBegin)
+                socket.transport.abort()
+        async with asyncio.timeout(5):
+            while server._open or server.pool is None or server.pool.waiting:
+                await asyncio.sleep(0.02)
+        async with bare_client(url, open=c.Open()) as client:
+            await spoken(client, "你好。")
+        await asyncio.sleep(0.1)
+        assert len(os.listdir("/proc/self/fd")) <= before + 3
+
+
+async def test_a_client_that_does_not_ack_gets_a_bounded_amount_and_is_told() -> None:
+    async with running_server(stall_timeout_s=1.0) as url, bare_client(url, open=c.Open(max_lead_ms=None)) as client:
+        await client.say(1, "你好世界" * 2_000)
+        error, _ = await closed(client)
+        assert error is not None and error.code == ErrorCode.CLIENT_STALLED
+        assert sum(len(frame.payload) for frame in client.frames) <= limits.MAX_UNACKED_BYTES
+
+
+# ---- cancel, stop, keys, load ----
+
+
+async def test_stop_before_the_first_sound() -> None:
+    """Case C-16, native: cancel works before any audio, and the next text is spoken alone."""
+    async with running_server(engine_options={"step_delay_ms": 20}) as url:
+        async with bare_client(url, open=c.Open()) as client:
+            alone = (await spoken(client, "好的。")).samples
+            await client.say(2, "一二三四五六七八九十。" * 30)
+            await client.numbered(c.Cancel)
+            await client.say(3, "好的。")
+            cancelled = await client.until(s.Cancelled)
+            assert cancelled.sample <= 12_000
+            done = await client.until(s.Done)
+            assert (done.utterance, done.samples) == (3, alone)
+            await client.numbered(c.Cancel)
+            await client.numbered(c.Cancel)
+            await client.send(c.Ping(1))
+            await client.until(s.Pong)
+
+
+async def test_stopping_tells_clients_and_ends_in_time() -> None:
+    async with running() as server:
+        async with bare_client(url_of(server), open=c.Open()) as client:
+            await client.say(1, TEXT * 200)
+            await client.until(s.SegmentBegin)
+            loop = asyncio.get_running_loop()
+            start = loop.time()
+            stopping = asyncio.ensure_future(server.stop())
+            await client.until(s.GoAway)
+            _, code = await closed(client)
+            await stopping
+            assert code == 1012
+            assert loop.time() - start < 4
+
+
+async def test_stopping_ends_in_time_although_a_client_does_not_read() -> None:
+    async with running() as server:
+        async with connect(url_of(server)) as socket:
+            client = BareClient(socket)
+            await client.send(c.Open(max_lead_ms=None))
+            await client.say(1, TEXT * 200)
+            await client.until(s.SegmentBegin)
+            socket.transport.pause_reading()
+            loop = asyncio.get_running_loop()
+            start = loop.time()
+            await server.stop()
+            assert loop.time() - start < 5
+
+
+async def test_beyond_max_sessions_the_answer_is_busy() -> None:
+    async with running_server(max_sessions=1) as url, bare_client(url, open=c.Open()):
+        async with bare_client(url) as second:
+            busy = await second.receive()
+            assert isinstance(busy, s.Busy) and busy.retry_after_ms > 0
+            assert (await closed(second))[1] == 1013
+
+
+async def test_keys(tmp_path: Any) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text(f"alice {sha256(b'secret').hexdigest()}\n")
+    keys.chmod(0o600)
+    async with running_server(keys=keys) as url:
+        async with bare_client(url, open=c.Open(api_key="secret")) as client:
+            assert (await spoken(client, "你好。")).samples
+        headers = {"Authorization": "bearer secret"}
+        async with bare_client(url, open=c.Open(), additional_headers=headers) as client:
+            assert (await spoken(client, "你好。")).samples
+        async with bare_client(url) as client:
+            await client.send(c.Open(api_key="wrong"))
+            error, code = await closed(client)
+            assert error is not None and error.code == ErrorCode.UNAUTHORIZED and code == 1008
