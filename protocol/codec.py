@@ -56,9 +56,17 @@ def _without_surrogates(value: Any) -> Any:
     return value
 
 
+def _size(data: str | bytes) -> int:
+    """Bytes on the wire. Characters are only encoded where their number leaves it open: it costs a copy."""
+    if isinstance(data, str) and not data.isascii() and 4 * len(data) > MAX_MESSAGE_BYTES:
+        return len(data.encode("utf-8", "surrogatepass"))
+    return len(data)
+
+
 def _decode(data: str | bytes, table: dict[str, tuple[type[M], _Fields]]) -> M:
-    if len(data) > MAX_MESSAGE_BYTES:
-        raise ProtocolError(ErrorCode.TOO_BIG, f"a message has at most {MAX_MESSAGE_BYTES} bytes, this one {len(data)}")
+    size = _size(data)
+    if size > MAX_MESSAGE_BYTES:
+        raise ProtocolError(ErrorCode.TOO_BIG, f"a message has at most {MAX_MESSAGE_BYTES} bytes, this one {size}")
     try:
         body = orjson.loads(data)
     except orjson.JSONDecodeError as error:
@@ -70,8 +78,8 @@ def _decode(data: str | bytes, table: dict[str, tuple[type[M], _Fields]]) -> M:
     if known is None:
         if kind in RESERVED and table is cast(Any, _CLIENT):
             raise ProtocolError(ErrorCode.UNSUPPORTED, f"`{kind}` is reserved; this server does not dub", "type")
-        shown = orjson.dumps(kind).decode()[:40]
-        raise ProtocolError(ErrorCode.UNKNOWN_TYPE, f"type {shown} is not one of {', '.join(table)}", "type")
+        shown = f"type `{kind[:40]}` is not" if isinstance(kind, str) else "a message needs a `type`,"
+        raise ProtocolError(ErrorCode.UNKNOWN_TYPE, f"{shown} one of {', '.join(table)}", "type")
     cls, fields = known
     values: dict[str, object] = {}
     for name, check, required in fields:

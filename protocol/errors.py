@@ -59,14 +59,18 @@ ERRORS: Final[dict[ErrorCode, ErrorKind]] = {
     ErrorCode.BAD_JSON: ErrorKind("the message is not a JSON object", False, CloseCode.INVALID_DATA),
     ErrorCode.BAD_MESSAGE: ErrorKind("a field is missing or has a value that is not allowed", False, CloseCode.POLICY),
     ErrorCode.UNKNOWN_TYPE: ErrorKind("the message type does not exist", False, CloseCode.POLICY),
-    ErrorCode.UNSUPPORTED: ErrorKind("a reserved message, or an option the voice does not have", False, CloseCode.POLICY),
+    ErrorCode.UNSUPPORTED: ErrorKind(
+        "a reserved message, or an option the voice does not have", False, CloseCode.POLICY
+    ),
     ErrorCode.UNEXPECTED: ErrorKind("the message is not allowed in the session's state", False, CloseCode.POLICY),
     ErrorCode.SEQUENCE: ErrorKind("a `seq` was left out", False, CloseCode.POLICY),
     ErrorCode.BINARY: ErrorKind("clients send no binary messages", False, CloseCode.UNSUPPORTED_DATA),
     ErrorCode.TOO_BIG: ErrorKind("a message is longer than `limits.message_bytes`", False, CloseCode.TOO_BIG),
     ErrorCode.TEXT_LIMIT: ErrorKind("an utterance is longer than `limits.utterance_chars`", False, CloseCode.POLICY),
     ErrorCode.TEXT_WINDOW: ErrorKind("more unspoken text than `seq_ack.room` allowed", False, CloseCode.POLICY),
-    ErrorCode.QUEUE_FULL: ErrorKind("more unfinished utterances than `limits.queued_utterances`", False, CloseCode.POLICY),
+    ErrorCode.QUEUE_FULL: ErrorKind(
+        "more unfinished utterances than `limits.queued_utterances`", False, CloseCode.POLICY
+    ),
     ErrorCode.BAD_ACK: ErrorKind("an ack names samples or events that were never sent", False, CloseCode.POLICY),
     ErrorCode.UNKNOWN_VOICE: ErrorKind("no voice has this id", False, CloseCode.POLICY),
     ErrorCode.UNAUTHORIZED: ErrorKind("the API key is missing or wrong", False, CloseCode.POLICY),

@@ -1,7 +1,7 @@
 """Checks for message fields: each turns a decoded JSON value into the value stored, or says what is allowed."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 Check: TypeAlias = Callable[[object], object]
@@ -107,9 +107,23 @@ def list_of(make: Callable[[object], object]) -> Check:
     def check(value: object) -> object:
         if not isinstance(value, list):
             raise ValueError("an array")
-        return tuple(make(item) for item in value)
+        made = []
+        for index, item in enumerate(value):
+            try:
+                made.append(make(item))
+            except ValueError as error:
+                raise ValueError(f"an array whose item {index} is {error}") from None
+        return tuple(made)
 
     return check
+
+
+def item_field(item: Mapping[object, object], name: str, check: Check) -> object:
+    """A required field of an object inside an array."""
+    try:
+        return check(item.get(name))
+    except ValueError as error:
+        raise ValueError(f"an object whose `{name}` is {error}") from None
 
 
 def checks_of(cls: type) -> tuple[tuple[str, Check, bool], ...]:

@@ -1,9 +1,9 @@
 """The binary audio frame: a fixed header, then samples or packets.
 
-Header, 28 bytes, big-endian: u8 version, u8 codec, u16 flags, u32 generation, u32 utterance, u64 first sample, u32 sample
-count, u32 CRC-32 (zlib) of the payload. For PCM the payload is `count` s16le samples. For Opus it is packets, each after its
-length as u16 big-endian, and samples are *coded* samples: packet k of an utterance covers [k*N, (k+1)*N). The 28 bytes keep
-s16 samples aligned in a receiver's buffer.
+Header, 28 bytes, big-endian: u8 version, u8 codec, u16 flags, u32 generation, u32 utterance, u64 first sample, u32
+sample count, u32 CRC-32 (zlib) of the payload. For PCM the payload is `count` s16le samples. For Opus it is packets,
+each after its length as u16 big-endian, and samples are *coded* samples: packet k of an utterance covers
+[k*N, (k+1)*N). The 28 bytes keep s16 samples aligned in a receiver's buffer.
 """
 
 import struct
@@ -13,7 +13,6 @@ from typing import Final
 from zlib import crc32
 
 from protocol.errors import ErrorCode, ProtocolError
-from protocol.limits import U32
 
 VERSION: Final = 1
 HEADER: Final = struct.Struct("!BBHIIQII")
@@ -98,9 +97,11 @@ def decode_frame(data: bytes) -> AudioFrame:
 
 
 def pack_packets(packets: list[bytes]) -> bytes:
-    """Opus packets as one payload."""
+    """Opus packets as one payload. Raises ValueError for an empty packet or one of more than `MAX_PACKET_BYTES`."""
     parts: list[bytes] = []
     for packet in packets:
+        if not 1 <= len(packet) <= MAX_PACKET_BYTES:
+            raise ValueError(f"a packet has 1 to {MAX_PACKET_BYTES} bytes, not {len(packet)}")
         parts += (len(packet).to_bytes(2, "big"), packet)
     return b"".join(parts)
 
@@ -112,10 +113,12 @@ def unpack_packets(payload: bytes | memoryview) -> list[bytes]:
     while at < end:
         size = int.from_bytes(payload[at : at + 2], "big")
         if at + 2 + size > end or size == 0:
-            raise ProtocolError(ErrorCode.BAD_MESSAGE, f"audio frame: packet at byte {at} is cut short", "frame.payload")
+            raise ProtocolError(
+                ErrorCode.BAD_MESSAGE, f"audio frame: packet at byte {at} is cut short", "frame.payload"
+            )
         packets.append(bytes(payload[at + 2 : at + 2 + size]))
         at += 2 + size
     return packets
 
 
-assert HEADER.size == 28 and U32 == 2**32 - 1
+assert HEADER.size == 28

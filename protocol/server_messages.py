@@ -85,8 +85,9 @@ class Word:
 
 def _word(value: object) -> object:
     if not isinstance(value, dict):
-        raise ValueError("an array of words")
-    return Word(*(check(value.get(name)) for name, check, _ in f.checks_of(Word)))
+        raise ValueError("an object")
+    found: dict[str, Any] = {name: f.item_field(value, name, check) for name, check, _ in f.checks_of(Word)}
+    return Word(**found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +129,10 @@ class ModeChange:
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
-    """An utterance was cancelled; no audio of it follows. Its timeline ends at `sample`; the listener heard the text up to
-    `heard_text_end`."""
+    """An utterance was cancelled; no audio of it follows.
+
+    Its timeline ends at `sample`; the listener heard the text up to `heard_text_end`.
+    """
 
     type: ClassVar[str] = "cancelled"
     event: int = f.spec(_event)
@@ -142,8 +145,8 @@ class Cancelled:
 class Done:
     """An utterance is complete: `samples` on its timeline.
 
-    `digest`: SHA-256 over the segments' SHA-256 digests (raw bytes, in order). `wire_digest`: SHA-256 over the audio payloads
-    of this utterance sent in this generation. Both hex.
+    `digest`: SHA-256 over the segments' SHA-256 digests (raw bytes, in order). `wire_digest`: SHA-256 over the audio
+    payloads of this utterance sent in this generation. Both hex.
     """
 
     type: ClassVar[str] = "done"
@@ -197,7 +200,10 @@ class GoAway:
 
 @dataclass(frozen=True, slots=True)
 class Error:
-    """Something is wrong. `field` names what, for instance `open.speed`; `retryable` says whether trying again may help."""
+    """Something is wrong, and the session is over.
+
+    `field` names what, for instance `open.speed`; `retryable` says whether trying again may help.
+    """
 
     type: ClassVar[str] = "error"
     code: str = f.spec(_name)
