@@ -1,0 +1,43 @@
+"""`python -m client`: `stream`, `say`, `voices`."""
+
+import sys
+from collections.abc import Sequence
+
+from client.cli.arguments import build_parser
+from client.cli.exit_codes import ExitCode, code_of
+from client.errors import ClientError
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs a command; returns its exit code (see `client.cli.exit_codes`)."""
+    args = build_parser().parse_args(argv)
+    try:
+        if args.command == "voices":
+            return _voices(args.url, args.api_key, as_json=args.json)
+        from client.cli.plan import make_plan
+        from client.cli.progress import Progress
+        from client.cli.runner import run
+        from client.cli.speak import Speaking, check_text
+
+        if args.command == "say":
+            args.text = [check_text(" ".join(args.text))]
+        plan = make_plan(args)
+        progress = Progress(shown=args.progress or sys.stderr.isatty(), quiet=args.quiet)
+        return int(run(Speaking(args, plan, progress).run))
+    except ClientError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return int(code_of(error))
+    except KeyboardInterrupt:
+        return int(ExitCode.INTERRUPTED)
+
+
+def _voices(url: str, api_key: str | None, *, as_json: bool) -> int:
+    from client.cli.voices import fetch_voices, format_voices
+
+    body = fetch_voices(url, api_key)
+    print(body.decode("utf-8", "replace") if as_json else format_voices(body), end="")
+    return int(ExitCode.OK)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

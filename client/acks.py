@@ -1,0 +1,68 @@
+"""How far audio may be acked, and when the next ack is due. Pure.
+
+An ack confirms only what the consumer took plus `queue_bytes`, so that a slow consumer slows the server down instead of
+filling memory.
+"""
+
+from collections import deque
+from dataclasses import dataclass
+
+from protocol.limits import ACK_BYTES, ACK_INTERVAL_S, ACK_TIMER_S
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """A point in the session's audio. `cost`: bytes that had arrived by then."""
+
+    utterance: int = 0
+    sample: int = 0
+    cost: int = 0
+
+
+class AckSchedule:
+    """At most every 100 ms on arrival or each 128 KiB; by a 200 ms timer where the session waits for something."""
+
+    def __init__(self, queue_bytes: int, now: float) -> None:
+        self.last = now
+        self.position = Position()
+        self._queue_bytes = queue_bytes
+        self._arrived = self._taken = 0
+        self._held: deque[Position] = deque()  # arrived and not ackable yet; the server's window bounds it
+        self._unacked_bytes = 0
+
+    @property
+    def owed(self) -> bool:
+        """Something arrived that no ack covers."""
+        return bool(self._held) or self._unacked_bytes > 0
+
+    @property
+    def timer(self) -> float:
+        """When the timer's ack is due."""
+        return self.last + ACK_TIMER_S
+
+    def arrived(self, utterance: int, sample: int, cost: int, wire_bytes: int) -> None:
+        """Audio up to `sample` is here and waits for its consumer, who will report `cost` bytes."""
+        self._arrived += cost
+        self._unacked_bytes += wire_bytes
+        position = Position(utterance, sample, self._arrived)
+        if self._held or position.cost - self._taken > self._queue_bytes:
+            self._held.append(position)
+        else:
+            self.position = position
+
+    def taken(self, cost: int) -> bool:
+        """The consumer took that much. Returns whether that alone is worth an ack."""
+        self._taken += cost
+        before = self.position.cost
+        while self._held and self._held[0].cost - self._taken <= self._queue_bytes:
+            self.position = self._held.popleft()
+        return self.position.cost > before and self._unacked_bytes >= ACK_BYTES
+
+    def due_on_arrival(self, now: float) -> bool:
+        """Whether audio that just arrived is acked at once. While the consumer is behind only the timer speaks."""
+        return not self._held and (now - self.last >= ACK_INTERVAL_S or self._unacked_bytes >= ACK_BYTES)
+
+    def sent(self, now: float) -> None:
+        """An ack of `position` was made."""
+        self.last = now
+        self._unacked_bytes = self._held[-1].cost - self.position.cost if self._held else 0

@@ -1,0 +1,1 @@
+"""The command line, `python -m client`: arguments, text as it arrives, progress, and what the exit codes mean."""

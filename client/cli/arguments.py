@@ -1,0 +1,120 @@
+"""The arguments of `python -m client`."""
+
+import argparse
+import os
+from typing import Final
+
+from client.cli.exit_codes import MEANINGS
+
+DEFAULT_URL: Final = "ws://127.0.0.1:8765"
+URL_VARIABLE: Final = "COSYSTREAM_URL"
+KEY_VARIABLE: Final = "COSYSTREAM_API_KEY"
+
+_EXIT_CODES: Final = "exit codes:\n" + "\n".join(f"  {code.value:3}  {text}" for code, text in MEANINGS.items())
+_EXAMPLES: Final = """examples:
+  python -m client stream book.txt -o book.wav
+  some-llm | python -m client stream - --play
+  python -m client say "你好, world" -o hello.opus --captions hello.vtt
+  python -m client say "Hello" -o - | aplay
+  python -m client voices
+
+"""
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The whole parser."""
+    parser = argparse.ArgumentParser(
+        prog="python -m client",
+        description="Send text to a CosyStream server and hear it spoken as it is made.",
+        epilog=_EXAMPLES + _EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    server = _server_options()
+    speech = _speech_options()
+    parents = [server, speech]
+    raw = argparse.RawDescriptionHelpFormatter
+    stream = commands.add_parser(
+        "stream",
+        parents=parents,
+        help="speak a file or standard input as it arrives",
+        epilog=_EXIT_CODES,
+        formatter_class=raw,
+    )
+    stream.add_argument("file", metavar="FILE", help="UTF-8 text; - reads standard input as it arrives")
+    stream.add_argument(
+        "--rate", type=_positive, metavar="N", help="send N characters a second, like a language model that writes"
+    )
+    say = commands.add_parser(
+        "say", parents=parents, help="speak the text given as argument", epilog=_EXIT_CODES, formatter_class=raw
+    )
+    say.add_argument("text", metavar="TEXT", nargs="+", help="what to say")
+    voices = commands.add_parser(
+        "voices",
+        parents=[server],
+        help="list the server's voices and their licences",
+        epilog=_EXIT_CODES,
+        formatter_class=raw,
+    )
+    voices.add_argument("--json", action="store_true", help="print the server's answer as it is")
+    return parser
+
+
+def _server_options() -> argparse.ArgumentParser:
+    options = argparse.ArgumentParser(add_help=False)
+    group = options.add_argument_group("server")
+    group.add_argument(
+        "--url",
+        default=os.environ.get(URL_VARIABLE) or DEFAULT_URL,
+        help=f"where the server is (default: ${URL_VARIABLE} or {DEFAULT_URL})",
+    )
+    group.add_argument(
+        "--api-key",
+        default=os.environ.get(KEY_VARIABLE) or None,
+        metavar="KEY",
+        help=f"default: ${KEY_VARIABLE}, which other users of this machine cannot see",
+    )
+    return options
+
+
+def _speech_options() -> argparse.ArgumentParser:
+    options = argparse.ArgumentParser(add_help=False)
+    speech = options.add_argument_group("speech")
+    speech.add_argument("--voice", metavar="ID", help="see `voices` (default: the server's)")
+    speech.add_argument("--language", choices=("auto", "zh", "en"), default="auto", help="of numbers and the like")
+    speech.add_argument("--speed", type=float, default=1.0, metavar="X", help="0.5 to 2.0")
+    speech.add_argument("--pitch", type=float, default=1.0, metavar="X", help="0.5 to 2.0")
+    speech.add_argument("--volume", type=float, default=1.0, metavar="X", help="0.0 to 2.0")
+    speech.add_argument("--mode", choices=("auto", "stream", "block"), default="auto", help="how audio is sent")
+    audio = options.add_argument_group("audio on the wire")
+    audio.add_argument(
+        "--format", choices=("pcm", "opus", "auto"), help="default: opus for .opus and .ogg, otherwise pcm"
+    )
+    audio.add_argument("--sample-rate", type=int, default=24_000, metavar="HZ", help="default: 24000")
+    audio.add_argument("--bitrate", type=int, default=32_000, metavar="BIT/S", help="of Opus (default: 32000)")
+    output = options.add_argument_group("output")
+    output.add_argument(
+        "-o",
+        "--output",
+        metavar="OUT",
+        help="a .wav, .opus, .ogg, .pcm or .raw file, or - for standard output; without -o and --play "
+        "a new .wav named after FILE (speech.wav for other text) in this folder",
+    )
+    output.add_argument("--container", choices=("wav", "ogg", "raw"), help="where the name of OUT does not say it")
+    output.add_argument("--play", action="store_true", help="play it (needs: pip install 'cosystream[play]')")
+    output.add_argument("--captions", metavar="FILE", help="write subtitles with word times: .vtt or .srt")
+    output.add_argument("--stats", metavar="FILE", help="write measurements as JSON")
+    progress = output.add_mutually_exclusive_group()
+    progress.add_argument("--progress", action="store_true", help="show progress even if stderr is no terminal")
+    progress.add_argument("--quiet", action="store_true", help="only errors")
+    return options
+
+
+def _positive(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"a number above 0, not {text!r}")
+    return value

@@ -1,0 +1,50 @@
+"""What the exit codes mean, and which error gives which."""
+
+from enum import IntEnum
+from typing import Final
+
+from client.errors import Busy, ClientError, ConnectFailed, OutputFailed, ServerLost, UsageError
+
+
+class ExitCode(IntEnum):
+    """Exit codes of `python -m client`."""
+
+    OK = 0
+    SERVER = 1
+    USAGE = 2
+    CONNECT = 3
+    LOST = 4
+    OUTPUT = 5
+    BUSY = 6
+    INTERRUPTED = 130
+    TERMINATED = 143
+
+
+MEANINGS: Final[dict[ExitCode, str]] = {
+    ExitCode.OK: "everything was spoken and written",
+    ExitCode.SERVER: "the server reported an error, or sent audio that is damaged",
+    ExitCode.USAGE: "wrong arguments, or text that cannot be read",
+    ExitCode.CONNECT: "no server could be reached, or it refused the API key",
+    ExitCode.LOST: "the connection was lost before the audio was complete",
+    ExitCode.OUTPUT: "the output could not be written",
+    ExitCode.BUSY: "the server is full: try again later",
+    ExitCode.INTERRUPTED: "interrupted (Ctrl-C): the file holds what was spoken until then",
+    ExitCode.TERMINATED: "ended by SIGTERM: the same",
+}
+
+
+def code_of(error: ClientError) -> ExitCode:
+    """The exit code for an error."""
+    match error:
+        case UsageError():
+            return ExitCode.USAGE
+        case ConnectFailed():
+            return ExitCode.CONNECT
+        case ServerLost():
+            return ExitCode.LOST
+        case OutputFailed():
+            return ExitCode.OUTPUT
+        case Busy():
+            return ExitCode.BUSY
+        case _:
+            return ExitCode.SERVER

@@ -1,0 +1,430 @@
+"""The WebSocket shell around `SessionState`: one task reads, one writes, one timer ticks."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Generator, Iterable, Mapping
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Final, Self
+
+from websockets.asyncio.client import ClientConnection
+from websockets.asyncio.client import connect as websocket_connect
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMessage, InvalidStatus, WebSocketException
+from websockets.typing import Subprotocol
+
+from client.address import explain_os_error, explain_status, is_loopback, stream_url
+from client.effects import Deliver, Effect, Failed, Finished, RoomGrew, Send
+from client.errors import Busy, ClientError, ConnectFailed, ServerError, ServerLost, ServerMisbehaved
+from client.items import Audio
+from client.session import SessionState
+from client.utterance import Utterance
+from protocol import SUBPROTOCOL, ProtocolError, decode_server, encode
+from protocol.client_messages import Ack, AudioFormat, ClientMessage, Mode, Open, SpeechLanguage, Start
+from protocol.frames import decode_frame
+from protocol.limits import MAX_MESSAGE_BYTES
+from protocol.server_messages import Busy as BusyMessage
+from protocol.server_messages import Error, Event, Opened, ServerMessage
+
+OUTBOX_MESSAGES: Final = 256  # waiting to be sent before writers wait
+CLOSE_TIMEOUT_S: Final = 1.0  # a peer that does not answer the close frame is dropped
+PING_S: Final = 20.0  # transport-level; the session has its own watchdog while audio is owed
+_USER_AGENT: Final = "cosystream-client"
+
+
+class Connect:
+    """What `connect` returns: `async with` it, or await it and call `Session.close` yourself."""
+
+    def __init__(self, url: str, request: Open, api_key: str | None, decode: bool, open_timeout: float) -> None:
+        self._url = url
+        self._request = request
+        self._api_key = api_key
+        self._decode = decode
+        self._timeout = open_timeout
+        self._session: Session | None = None
+
+    def __await__(self) -> "Generator[Any, None, Session]":
+        return self._open().__await__()
+
+    async def __aenter__(self) -> "Session":
+        self._session = await self._open()
+        return self._session
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    async def _open(self) -> "Session":
+        url = stream_url(self._url)
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(self._timeout):
+                socket = await _handshake(url, self._api_key)
+                try:
+                    sent = loop.time()
+                    await socket.send(encode(self._request))
+                    opened = await _first_answer(socket, url)
+                    now = loop.time()
+                except BaseException:
+                    socket.transport.abort()
+                    raise
+        except TimeoutError:
+            raise ConnectFailed(f"{url} did not answer within {self._timeout:g} s: check the address") from None
+        return Session(socket, SessionState(opened, now, rtt_s=now - sent), self._decode)
+
+
+def connect(
+    url: str,
+    *,
+    voice: str | None = None,
+    language: SpeechLanguage = "auto",
+    speed: float = 1.0,
+    pitch: float = 1.0,
+    volume: float = 1.0,
+    format: AudioFormat = "pcm",
+    sample_rate: int = 24_000,
+    frame_ms: float | None = None,
+    bitrate: int = 32_000,
+    mode: Mode = "auto",
+    max_lead_ms: int | None = None,
+    timings: bool = True,
+    api_key: str | None = None,
+    decode: bool = True,
+    open_timeout: float = 10.0,
+) -> Connect:
+    """Opens a session.
+
+    `url`: `host:port`, or with ws(s):// or http(s)://. `max_lead_ms`: how far audio may run ahead of what was played
+    (see `Utterance.played`); None takes it as fast as the engine goes. `decode=False` leaves Opus packets as they are.
+    The other arguments are those of the `open` message (docs/protocol.md). Raises ConnectFailed, Busy, ServerError.
+    """
+    request = Open(
+        voice, language, speed, pitch, volume, format, sample_rate, frame_ms, bitrate, mode, max_lead_ms, None, timings
+    )
+    return Connect(url, request, api_key, decode, open_timeout)
+
+
+class Session:
+    """An open session. Utterances are spoken one after the other; several may be started ahead."""
+
+    def __init__(self, socket: ClientConnection, state: SessionState, decode: bool) -> None:
+        self._socket = socket
+        self._state = state
+        self._decode = decode
+        self._loop = asyncio.get_running_loop()
+        self._utterances: dict[int, Utterance] = {}
+        self._outbox: deque[ClientMessage] = deque()
+        self._ack: Ack | None = None  # the newest replaces one not yet sent
+        self._wake_writer = asyncio.Event()
+        self._changed = asyncio.Event()  # room, outbox, finished utterances or failure
+        self._timer: asyncio.TimerHandle | None = None
+        self._reader = asyncio.create_task(self._read(), name="cosystream client reader")
+        self._writer = asyncio.create_task(self._send(), name="cosystream client writer")
+        self._writing = asyncio.Lock()
+        self._newest = 0
+        self._closed = False
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """What the server accepted."""
+        return self._state.opened.config
+
+    @property
+    def limits(self) -> Mapping[str, Any]:
+        """The server's bounds."""
+        return self._state.opened.limits
+
+    @property
+    def sample_rate(self) -> int:
+        """Hz, of every sample number of this session."""
+        return self._state.sample_rate
+
+    @property
+    def pre_skip(self) -> int:
+        """Coded samples before the timeline's first one (Opus)."""
+        return self._state.pre_skip
+
+    @property
+    def failure(self) -> ClientError | None:
+        """Why the session is over; None while it lives."""
+        return self._state.failure
+
+    async def start(
+        self,
+        *,
+        voice: str | None = None,
+        speed: float | None = None,
+        pitch: float | None = None,
+        volume: float | None = None,
+        seed: int = 0,
+        instruct: str = "",
+        lexicon: Mapping[str, str] | None = None,
+    ) -> Utterance:
+        """Begins an utterance; None keeps the session's value. End the one before. Waits while the queue is full."""
+        message = Start(0, 1, voice, speed, pitch, volume, seed, instruct, lexicon)
+        async with self._writing:
+            await self._until(lambda: self._state.unfinished < self._state.max_queued)
+            send = self._state.start(message, self._loop.time())
+            assert isinstance(send.message, Start)
+            number = self._newest = send.message.utterance
+            statistics = self._state.statistics(number)
+            assert statistics is not None
+            utterance = self._utterances[number] = Utterance(self, number, statistics, self._decode)
+            self._do([send])
+            return utterance
+
+    async def speak(
+        self,
+        text: str | Iterable[str] | AsyncIterable[str],
+        *,
+        on_event: Callable[[Event], None] | None = None,
+        **overrides: Any,
+    ) -> AsyncIterator[Audio]:
+        """Speaks a text, or pieces of text as they come, and yields the audio. `overrides` are those of `start`.
+
+        Leaving the iteration early cancels the utterance.
+        """
+        utterance = await self.start(**overrides)
+        writing = asyncio.create_task(_write_all(utterance, text), name="cosystream client text")
+        try:
+            async for item in utterance:
+                if isinstance(item, Audio):
+                    yield item
+                elif on_event is not None:
+                    on_event(item)
+            await writing
+        finally:
+            writing.cancel()
+            await asyncio.gather(writing, return_exceptions=True)
+            if utterance.result is None:
+                await utterance.cancel()
+
+    async def cancel(self) -> None:
+        """Stops every unfinished utterance."""
+        for utterance in list(self._utterances.values()):
+            await utterance.cancel()
+
+    async def pause(self) -> None:
+        """The server sends no audio until `unpause`."""
+        self._do([self._state.pause(True, self._loop.time())])
+
+    async def unpause(self) -> None:
+        """The server goes on sending."""
+        self._do([self._state.pause(False, self._loop.time())])
+
+    async def close(self) -> None:
+        """Ends the session. What is not finished is dropped, on the server too."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._state.failure is None:
+            await self._drain()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                    await self._socket.close()
+        self._fail(ServerLost("the session was closed"))
+        self._socket.transport.abort()
+        for task in (self._reader, self._writer):
+            task.cancel()
+        await asyncio.gather(self._reader, self._writer, return_exceptions=True)
+
+    # What utterances call
+
+    async def _write(self, utterance: Utterance, text: str) -> None:
+        at = 0
+        async with self._writing:
+            while at < len(text):
+                await self._until(lambda: self._state.window.room > 0 and len(self._outbox) < OUTBOX_MESSAGES)
+                self._check_newest(utterance)
+                if utterance._over:
+                    return
+                size = min(len(text) - at, self._state.window.room, self._state.max_text_chars)
+                self._do([self._state.text(text[at : at + size], self._loop.time())])
+                at += size
+
+    async def _number(self, utterance: Utterance, make: Callable[[float], Send]) -> None:
+        async with self._writing:
+            await self._until(lambda: len(self._outbox) < OUTBOX_MESSAGES)
+            self._check_newest(utterance)
+            if not utterance._over:
+                self._do([make(self._loop.time())])
+
+    def _cancel(self, number: int, played_sample: int | None) -> None:
+        if self._state.failure is None:
+            self._do([self._state.cancel(number, played_sample, self._loop.time())])
+
+    def _consumed(self, number: int, end_sample: int, cost: int) -> None:
+        if effects := self._state.consumed(number, end_sample, cost, self._loop.time()):
+            self._do(effects)
+
+    def _check_newest(self, utterance: Utterance) -> None:
+        if utterance.number != self._newest or utterance._ended:
+            raise RuntimeError(f"utterance {utterance.number} has ended: start another one")
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        while True:
+            if (error := self._state.failure) is not None:
+                raise error
+            if condition():
+                return
+            self._changed.clear()
+            await self._changed.wait()
+
+    # Effects, tasks, time
+
+    def _do(self, effects: Iterable[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Deliver(number, item, cost):
+                    self._utterances[number]._put(item, cost)
+                case Send(message):
+                    if isinstance(message, Ack):
+                        self._ack = message
+                    else:
+                        self._outbox.append(message)
+                    self._wake_writer.set()
+                case Finished(number):
+                    self._utterances.pop(number)._close()
+                    self._changed.set()
+                case RoomGrew():
+                    self._changed.set()
+                case Failed():
+                    self._give_up()
+        self._arm()
+
+    def _fail(self, error: ClientError) -> None:
+        if self._state.failure is None:
+            self._state.failure = error
+            self._give_up()
+
+    def _give_up(self) -> None:
+        self._socket.transport.abort()
+        for utterance in self._utterances.values():
+            utterance._wake()
+        self._changed.set()
+        self._wake_writer.set()
+
+    def _arm(self) -> None:
+        due = self._state.deadline()
+        if due is None or self._closed or (self._timer is not None and self._timer.when() <= due):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_at(due, self._tick, due)
+
+    def _tick(self, due: float) -> None:
+        self._timer = None
+        self._do(self._state.tick(self._loop.time(), due))
+
+    async def _read(self) -> None:
+        receive, time, state = self._socket.recv, self._loop.time, self._state
+        try:
+            while state.failure is None:
+                data = await receive()
+                if isinstance(data, bytes):
+                    self._do(state.feed_frame(decode_frame(data), time()))
+                else:
+                    self._do(state.feed_message(decode_server(data), time()))
+        except ConnectionClosed as closed:
+            frame = closed.rcvd
+            self._do(state.lost(frame.code if frame else None, frame.reason if frame else ""))
+        except ProtocolError as error:
+            self._do(state.bad_message(error))
+
+    async def _send(self) -> None:
+        try:
+            while self._state.failure is None:
+                while self._outbox or self._ack is not None:
+                    if self._outbox:
+                        message: ClientMessage = self._outbox.popleft()
+                        if len(self._outbox) == OUTBOX_MESSAGES - 1:
+                            self._changed.set()
+                    else:
+                        assert self._ack is not None
+                        message, self._ack = self._ack, None
+                    await self._socket.send(encode(message))
+                self._changed.set()
+                self._wake_writer.clear()
+                await self._wake_writer.wait()
+        except ConnectionClosed:
+            pass  # the reader says why
+
+    async def _drain(self) -> None:
+        """Gives what was asked for (a cancel, the last ack) a moment to be sent."""
+        with suppress(TimeoutError, ClientError):
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                await self._until(lambda: not self._outbox and self._ack is None)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+async def _write_all(utterance: Utterance, text: str | Iterable[str] | AsyncIterable[str]) -> None:
+    try:
+        if isinstance(text, AsyncIterable):
+            async for piece in text:
+                await utterance.write(piece)
+        else:
+            for piece in [text] if isinstance(text, str) else text:
+                await utterance.write(piece)
+        await utterance.end()
+    except Exception:
+        await utterance.cancel()  # no more text comes: let the reader of the audio see the end
+        raise
+
+
+async def _handshake(url: str, api_key: str | None) -> ClientConnection:
+    try:
+        socket = await websocket_connect(
+            url,
+            subprotocols=[Subprotocol(SUBPROTOCOL)],
+            additional_headers={"Authorization": f"Bearer {api_key}"} if api_key else None,
+            user_agent_header=_USER_AGENT,
+            compression=None,
+            max_size=MAX_MESSAGE_BYTES,
+            open_timeout=None,
+            close_timeout=CLOSE_TIMEOUT_S,
+            ping_interval=PING_S,
+            ping_timeout=PING_S,
+            proxy=None if is_loopback(url) else True,
+        )
+    except InvalidStatus as error:
+        raise ConnectFailed(explain_status(url, error.response.status_code)) from None
+    except InvalidMessage:
+        raise ConnectFailed(f"{url} does not answer as a WebSocket server: is it the right port?") from None
+    except (InvalidHandshake, WebSocketException) as error:
+        raise ConnectFailed(f"{url} refuses the WebSocket: {error}") from None
+    except OSError as error:
+        raise ConnectFailed(explain_os_error(url, error)) from None
+    if socket.subprotocol != SUBPROTOCOL:
+        socket.transport.abort()
+        raise ConnectFailed(f"{url} is a WebSocket server but does not speak {SUBPROTOCOL}: check the address")
+    return socket
+
+
+async def _first_answer(socket: ClientConnection, url: str) -> Opened:
+    try:
+        message: ServerMessage = decode_server(await socket.recv(decode=True))
+    except ProtocolError as error:
+        raise ServerMisbehaved(f"{url} gives no answer to `open` that is understood: {error.message}") from None
+    except ConnectionClosed as closed:
+        frame = closed.rcvd
+        why = f"code {frame.code} {frame.reason}".strip() if frame else "without a word"
+        raise ConnectFailed(f"{url} closed the connection ({why}): is it a CosyStream server?") from None
+    match message:
+        case Opened():
+            return message
+        case Error():
+            raise ServerError(message.code, message.message, message.field, message.retryable)
+        case BusyMessage():
+            raise Busy(message.retry_after_ms)
+        case _:
+            raise ServerMisbehaved(f"{url} answers `open` with `{message.type}`")

@@ -1,0 +1,54 @@
+"""What can go wrong for a client. Each message is one line that says what to do; `str(error)` is fit for a user."""
+
+
+class ClientError(Exception):
+    """Base of everything this package raises on purpose."""
+
+
+class ConnectFailed(ClientError):
+    """No session could be opened: nothing listens, a wrong address, a refused key, or no CosyStream server there."""
+
+
+class ServerError(ClientError):
+    """The server reported an error. `field` names what was wrong with a request, for instance `open.speed`."""
+
+    def __init__(self, code: str, message: str, field: str | None = None, retryable: bool = False) -> None:
+        where = f" [{field}]" if field and field not in message else ""
+        again = " Trying again may help." if retryable else ""
+        super().__init__(f"the server reports {code}: {message.rstrip('.')}{where}.{again}")
+        self.code = code
+        self.message = message
+        self.field = field
+        self.retryable = retryable
+
+
+class ServerLost(ClientError):
+    """The connection ended, or fell silent, while audio was owed. `close_code`: of the WebSocket, None if none came."""
+
+    def __init__(self, message: str, close_code: int | None = None) -> None:
+        super().__init__(message)
+        self.close_code = close_code
+
+
+class ServerMisbehaved(ClientError):
+    """The server broke the protocol: a gap in the audio, an unknown message, a number out of order."""
+
+
+class DigestMismatch(ServerMisbehaved):
+    """The audio that arrived is not the audio the server made."""
+
+
+class Busy(ClientError):
+    """The server is full; `retry_after_ms` says when to try again."""
+
+    def __init__(self, retry_after_ms: int) -> None:
+        super().__init__(f"the server is full: try again in {max(retry_after_ms, 100) / 1000:.1f} s")
+        self.retry_after_ms = retry_after_ms
+
+
+class OutputFailed(ClientError):
+    """The output cannot be written: no such folder, no permission, no space, or its reader went away."""
+
+
+class UsageError(ClientError):
+    """The user asked for what cannot be."""

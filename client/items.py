@@ -1,0 +1,31 @@
+"""What an utterance yields: stretches of audio, and the server's events between them, in the order of the timeline."""
+
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from protocol.server_messages import Event
+
+
+@dataclass(frozen=True, slots=True)
+class Audio:
+    """One stretch of an utterance's timeline.
+
+    `first_sample` counts samples from the utterance's start at the session's rate. `pcm` is s16le mono, empty when the
+    session was opened with `decode=False` and Opus; then `packets` holds the Opus packets as the server sent them and
+    `first_sample` and `count` are coded samples (the decoder's delay, `session.pre_skip`, not yet removed).
+    """
+
+    utterance: int
+    first_sample: int
+    count: int
+    pcm: bytes = field(default=b"", repr=False)
+    packets: tuple[bytes, ...] = field(default=(), repr=False)
+    last: bool = False
+
+    @property
+    def end_sample(self) -> int:
+        """The sample after the last one."""
+        return self.first_sample + self.count
+
+
+Item: TypeAlias = Audio | Event

@@ -1,0 +1,160 @@
+"""One utterance as it arrives: no gap, nothing twice, and the digests that prove it whole. Pure."""
+
+import hashlib
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from client.errors import DigestMismatch, ServerMisbehaved
+from protocol.frames import AudioFrame, Codec, FrameFlag
+from protocol.server_messages import Done, SegmentBegin, SegmentEnd
+
+if TYPE_CHECKING:
+    from hashlib import _Hash
+
+MAX_OPEN_SEGMENTS: Final = 4_096  # begun, and audio or end still missing; a server has a handful
+ZEROS: Final = bytes(65_536)
+
+
+@dataclass(slots=True)
+class _Segment:
+    number: int
+    first_sample: int
+    hash: "_Hash" = field(default_factory=hashlib.sha256)
+    samples: int | None = None  # known from segment_end on
+    digest: str = ""
+
+
+class Timeline:
+    """Follows the audio frames and segment events of one utterance.
+
+    Samples are the frame's own: timeline samples for PCM, coded samples for Opus. Every method raises ServerMisbehaved
+    (or DigestMismatch) when the server contradicts itself.
+    """
+
+    def __init__(self, utterance: int, pre_skip: int = 0) -> None:
+        self.utterance = utterance
+        self.next_sample = 0
+        self.payload_bytes = 0
+        self.segments = 0
+        self._pre_skip = pre_skip
+        self._codec: Codec | None = None
+        self._open: deque[_Segment] = deque()
+        self._digests = hashlib.sha256()
+        self._wire = hashlib.sha256()
+
+    @property
+    def is_coded(self) -> bool:
+        """Whether positions count coded samples (Opus) instead of timeline samples."""
+        return self._codec is Codec.OPUS
+
+    def audio(self, frame: AudioFrame) -> int:
+        """Takes a frame. Returns how many of its first samples are already known (its whole count: a duplicate).
+
+        An Opus frame that overlaps comes back whole when it resets the decoder: its first samples warm that decoder up.
+        """
+        if self._codec is None:
+            self._codec = frame.codec
+        elif self._codec is not frame.codec:
+            raise ServerMisbehaved(f"the codec of utterance {self.utterance} changed in the middle")
+        known = self.next_sample - frame.first_sample
+        if known < 0:
+            raise ServerMisbehaved(
+                f"utterance {self.utterance} has a gap: sample {frame.first_sample} came after {self.next_sample}"
+            )
+        self._wire.update(frame.payload)
+        self.payload_bytes += len(frame.payload)
+        if known >= frame.count:
+            return frame.count
+        if frame.codec is Codec.PCM:
+            self._hash_samples(frame, known)
+        self.next_sample = frame.end_sample
+        self._close_segments()
+        return known
+
+    def begin(self, event: SegmentBegin) -> None:
+        """A segment starts."""
+        if len(self._open) >= MAX_OPEN_SEGMENTS:
+            raise ServerMisbehaved(f"utterance {self.utterance} has more than {MAX_OPEN_SEGMENTS} unfinished segments")
+        if self._open and event.first_sample < self._open[-1].first_sample:
+            raise ServerMisbehaved(f"segment {event.segment} starts before segment {self._open[-1].number}")
+        self._open.append(_Segment(event.segment, event.first_sample))
+
+    def end(self, event: SegmentEnd) -> None:
+        """A segment is complete on the server's side; its audio may still be on the way."""
+        for segment in self._open:
+            if segment.number == event.segment:
+                segment.samples, segment.digest = event.samples, event.digest
+                self._close_segments()
+                return
+        raise ServerMisbehaved(f"segment {event.segment} of utterance {self.utterance} ended but never began")
+
+    def done(self, event: Done) -> None:
+        """Checks the whole utterance against `done`."""
+        end = event.samples
+        if self._codec is Codec.OPUS:
+            if self.next_sample < end + self._pre_skip:
+                raise ServerMisbehaved(
+                    f"utterance {self.utterance} has {end + self._pre_skip} coded samples, {self.next_sample} arrived"
+                )
+        elif self.next_sample != end:
+            raise ServerMisbehaved(f"utterance {self.utterance} has {end} samples, {self.next_sample} arrived")
+        if self._open:
+            raise ServerMisbehaved(f"segment {self._open[0].number} of utterance {self.utterance} never ended")
+        if self._digests.hexdigest() != event.digest:
+            raise DigestMismatch(f"utterance {self.utterance} is not the sum of its segments: discard it")
+        if self._wire.hexdigest() != event.wire_digest:
+            raise DigestMismatch(f"the audio of utterance {self.utterance} was altered on its way: discard it")
+
+    def _hash_samples(self, frame: AudioFrame, skip: int) -> None:
+        """Feeds new PCM samples to the segments they belong to: each to the last one that began at or before it."""
+        at, end = frame.first_sample + skip, frame.end_sample
+        for segment, until in self._shares(at, end):
+            count = until - at
+            if count > 0:
+                if frame.flags & FrameFlag.SILENCE_RUN:
+                    _hash_zeros(segment.hash, 2 * count)
+                else:
+                    offset = 2 * (at - frame.first_sample)
+                    segment.hash.update(frame.payload[offset : offset + 2 * count])
+                at = until
+        if at < end:
+            raise ServerMisbehaved(f"audio of utterance {self.utterance} at sample {at} belongs to no segment")
+
+    def _shares(self, at: int, end: int) -> Iterator[tuple[_Segment, int]]:
+        for index, segment in enumerate(self._open):
+            following = self._open[index + 1].first_sample if index + 1 < len(self._open) else end
+            if segment.samples is not None:
+                following = min(following, segment.first_sample + segment.samples)
+            if segment.first_sample <= at < following:
+                until = min(following, end)
+                yield segment, until
+                at = until
+
+    def _close_segments(self) -> None:
+        while self._open and (head := self._open[0]).samples is not None:
+            coded_end = head.first_sample + head.samples
+            if self._codec is not Codec.OPUS:
+                if coded_end > self.next_sample:
+                    return
+                if head.hash.hexdigest() != head.digest:
+                    raise DigestMismatch(
+                        f"segment {head.number} of utterance {self.utterance} is not what the server made: discard it"
+                    )
+            self._digests.update(_raw(head.digest))
+            self.segments += 1
+            self._open.popleft()
+
+
+def _raw(digest: str) -> bytes:
+    try:
+        return bytes.fromhex(digest)
+    except ValueError:
+        raise ServerMisbehaved(f"a digest is 64 hex digits, not {digest[:80]!r}") from None
+
+
+def _hash_zeros(state: "_Hash", size: int) -> None:
+    while size > 0:
+        state.update(ZEROS[:size] if size < len(ZEROS) else ZEROS)
+        size -= len(ZEROS)

@@ -1,0 +1,130 @@
+"""One utterance as a program sees it: write text in, iterate over audio and events."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Self
+
+from client.decode import UtteranceDecoder
+from client.items import Audio, Item
+from client.statistics import UtteranceStatistics
+from protocol.server_messages import Cancelled, Done, Event
+
+if TYPE_CHECKING:
+    from client.connection import Session
+
+
+class Utterance:
+    """Made by `Session.start`. Text goes to the newest utterance of a session, until its `end`.
+
+    Iterate over it for everything it yields, in the order of the timeline; over `audio()` for the sound alone. Both end
+    after `done` or `cancelled` and raise what went wrong (`client.errors`). Iterate once. A consumer that takes its
+    time slows the server down; one that never iterates stops it after about a megabyte.
+    """
+
+    def __init__(self, session: "Session", number: int, statistics: UtteranceStatistics, decode: bool) -> None:
+        self.number = number
+        self.statistics = statistics
+        self.result: Done | Cancelled | None = None
+        self._session = session
+        self._queue: deque[tuple[Item, int]] = deque()  # bounded by the session: it acks no more than fits
+        self._ready = asyncio.Event()
+        self._over = False
+        self._ended = False
+        self._decode = decode
+        self._decoder: UtteranceDecoder | None = None
+        self._pending: deque[Item] = deque()
+
+    async def write(self, text: str) -> None:
+        """Sends text, as soon as the server has room for it. Cut it anywhere."""
+        await self._session._write(self, text)
+
+    async def flush(self) -> None:
+        """Speak what came so far without waiting for more."""
+        await self._session._number(self, self._session._state.flush)
+
+    async def silence(self, ms: int) -> None:
+        """Speak what came so far, then `ms` (1 to 60,000) of silence."""
+        await self._session._number(self, lambda now: self._session._state.silence(ms, now))
+
+    async def end(self) -> None:
+        """No more text. The iteration goes on until all of it was spoken."""
+        if not self._ended:
+            await self._session._number(self, self._session._state.end)
+            self._ended = True
+
+    async def cancel(self, played_sample: int | None = None) -> None:
+        """Stop now. `played_sample` is how far the listener heard; `result` then says which text that was.
+
+        No audio is yielded any more; the iteration ends when the server has confirmed.
+        """
+        self.cancel_now(played_sample)
+
+    def cancel_now(self, played_sample: int | None = None) -> None:
+        """The same for callers that cannot await, such as signal handlers."""
+        if self._over:
+            return
+        self._pending.clear()
+        for item, cost in self._queue:
+            self._session._consumed(self.number, item.end_sample if isinstance(item, Audio) else 0, cost)
+        self._queue.clear()
+        self._session._cancel(self.number, played_sample)
+
+    def played(self, sample: int, buffered_ms: int, stalls: int = 0) -> None:
+        """A player's report: heard up to `sample`, `buffered_ms` in hand. Without it, what was taken was played."""
+        self._session._state.played(self.number, sample, buffered_ms, stalls)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Item:
+        while True:
+            if self._pending:
+                return self._pending.popleft()
+            while not self._queue:
+                if (error := self._session.failure) is not None:
+                    raise error
+                if self._over:
+                    raise StopAsyncIteration
+                self._ready.clear()
+                await self._ready.wait()
+            item, cost = self._queue.popleft()
+            self._session._consumed(self.number, item.end_sample if isinstance(item, Audio) else 0, cost)
+            if isinstance(item, Audio):
+                if not self._decode or not item.packets:
+                    return item
+                self._pending.extend(self._opus().decode(item))
+            else:
+                if isinstance(item, Done | Cancelled):
+                    self.result = item
+                    if self._decoder is not None and isinstance(item, Done):
+                        self._pending.extend(self._decoder.finish(item.samples))
+                self._pending.append(item)
+
+    async def audio(self) -> AsyncIterator[Audio]:
+        """The sound alone."""
+        async for item in self:
+            if isinstance(item, Audio):
+                yield item
+
+    async def events(self) -> AsyncIterator[Event]:
+        """The events alone: words, segments, the end. Audio is dropped."""
+        async for item in self:
+            if not isinstance(item, Audio):
+                yield item
+
+    def _opus(self) -> UtteranceDecoder:
+        if self._decoder is None:
+            self._decoder = UtteranceDecoder(self._session.sample_rate, self._session.pre_skip)
+        return self._decoder
+
+    def _put(self, item: Item, cost: int) -> None:
+        self._queue.append((item, cost))
+        self._ready.set()
+
+    def _close(self) -> None:
+        self._over = True
+        self._ready.set()
+
+    def _wake(self) -> None:
+        self._ready.set()

@@ -1,0 +1,379 @@
+"""A small server for the client's tests: it speaks the protocol honestly, or breaks it in the one way a test asks for.
+
+Each character of text becomes `SAMPLES_PER_CHARACTER` samples whose values depend on their position; a segment ends at
+each full stop. It keeps to the acks: never more than `unacked_bytes` on the way, never past `max_lead_ms`.
+"""
+
+import asyncio
+import hashlib
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any
+
+from websockets.asyncio.server import ServerConnection, serve
+from websockets.datastructures import Headers
+from websockets.exceptions import ConnectionClosed
+from websockets.http11 import Request, Response
+from websockets.typing import Subprotocol
+
+from protocol import SUBPROTOCOL, AudioFrame, Codec, FrameFlag, decode_client, encode, limits
+from protocol import client_messages as c
+from protocol import server_messages as s
+from protocol.frames import pack_packets
+
+SAMPLES_PER_CHARACTER = 1_200  # 50 ms at 24 kHz
+FRAME_SAMPLES = 960
+VOICES = {
+    "default": "fake",
+    "voices": [
+        {"id": "fake", "languages": ["zh", "en"], "sample_rate": 24_000, "licence": "MIT", "notice": "Not for sale."}
+    ],
+}
+
+
+def speech_of(position: int, text: str) -> bytes:
+    """The samples of a stretch of text that begins at this position of the utterance."""
+    samples = bytearray()
+    for index, character in enumerate(text, position):
+        value = (ord(character) * 31 + index * 7) % 8_000
+        samples += b"".join(
+            ((value + n % 97) * (1 if n % 2 else -1)).to_bytes(2, "little", signed=True)
+            for n in range(SAMPLES_PER_CHARACTER)
+        )
+    return bytes(samples)
+
+
+@dataclass
+class Behaviour:
+    """What the server does wrong, or differently."""
+
+    fail_after: int | None = None  # frames of an utterance before it fails
+    how: Callable[["FakeSession"], Awaitable[None]] | None = None  # what failing means
+    first_answer: s.ServerMessage | None = None  # instead of `opened`
+    api_key: str | None = None
+    frame_delay_s: float = 0.0
+    silent_at_end: bool = False  # hangs instead of `done`
+    no_heartbeat: bool = False
+    ignore_cancel: bool = False
+    window: int = limits.TEXT_WINDOW_CHARS
+    unacked_bytes: int = limits.MAX_UNACKED_BYTES
+    queued: int = limits.MAX_QUEUED_UTTERANCES
+    change_frame: Callable[[AudioFrame], AudioFrame] = lambda frame: frame
+    change_event: Callable[[s.Event], s.Event] = lambda event: event
+
+
+@dataclass
+class FakeServer:
+    """A running server, and what its clients sent."""
+
+    url: str
+    behaviour: Behaviour
+    messages: list[c.ClientMessage] = field(default_factory=list)
+    sessions: list["FakeSession"] = field(default_factory=list)
+
+    def of(self, kind: type[c.ClientMessage]) -> list[Any]:
+        """The messages of one type."""
+        return [message for message in self.messages if isinstance(message, kind)]
+
+
+@dataclass
+class _Utterance:
+    number: int
+    text: str = ""
+    spoken: int = 0
+    samples: int = 0
+    segments: int = 0
+    ended: bool = False
+    cancelled: bool = False
+    pieces: list[Any] = field(default_factory=list)
+    digests: Any = field(default_factory=hashlib.sha256)
+    wire: Any = field(default_factory=hashlib.sha256)
+    frames: int = 0
+    coded: int = 0
+
+
+class FakeSession:
+    """One client."""
+
+    def __init__(self, server: FakeServer, socket: ServerConnection) -> None:
+        self.server = server
+        self.behaviour = server.behaviour
+        self.socket = socket
+        self.utterances: list[_Utterance] = []
+        self.event = 0
+        self.config = c.Open()
+        self.seq = 0
+        self.unspoken = 0
+        self.sent: list[tuple[tuple[int, int], int]] = []
+        self.peak_unacked = 0
+        self.played = (0, 0)
+        self.peak_lead = 0
+        self.changed = asyncio.Event()
+        self.encoder: Any = None
+
+    async def run(self) -> None:
+        """Serves until the client goes."""
+        first = decode_client(await self.socket.recv(decode=True))
+        self.server.messages.append(first)
+        assert isinstance(first, c.Open)
+        self.config = first
+        if self.behaviour.first_answer is not None:
+            await self.send(self.behaviour.first_answer)
+            await self.socket.close()
+            return
+        pre_skip = 0
+        if first.format == "opus":
+            from protocol.media.opus import OpusEncoder
+
+            self.encoder = OpusEncoder(first.sample_rate, 20, first.bitrate)
+            pre_skip = self.encoder.pre_skip
+        bounds = {
+            "text_window_chars": self.behaviour.window,
+            "queued_utterances": self.behaviour.queued,
+            "idle_timeout_ms": 60_000,
+        }
+        config = {
+            "voice": first.voice or "fake",
+            "format": first.format,
+            "sample_rate": first.sample_rate,
+            "max_lead_ms": first.max_lead_ms,
+        }
+        await self.send(s.Opened("fake", "token", 0, 1, config, bounds, pre_skip))
+        speaking = asyncio.create_task(self.speak())
+        beating = asyncio.create_task(self.beat())
+        try:
+            async for data in self.socket:
+                await self.take(decode_client(data))
+        finally:
+            for task in (speaking, beating):
+                task.cancel()
+            await asyncio.gather(speaking, beating, return_exceptions=True)
+
+    async def take(self, message: c.ClientMessage) -> None:
+        self.server.messages.append(message)
+        if isinstance(message, c.Ack):
+            self.sent = [item for item in self.sent if item[0] > (message.utterance, message.next_sample)]
+            self.played = max(self.played, (message.utterance, message.played_sample))
+            self.changed.set()
+            return
+        if not isinstance(message, c.NUMBERED):
+            return
+        assert message.seq == self.seq + 1
+        self.seq = message.seq
+        match message:
+            case c.Start():
+                self.utterances.append(_Utterance(message.utterance))
+            case c.Text():
+                self.unspoken += len(message.text)
+                assert self.unspoken <= self.behaviour.window, "the client overran the window"
+                self.utterances[-1].text += message.text
+            case c.Flush():
+                self.utterances[-1].pieces.append(len(self.utterances[-1].text))
+            case c.Silence():
+                self.utterances[-1].pieces += [len(self.utterances[-1].text), ("silence", message.ms)]
+            case c.End():
+                self.utterances[-1].ended = True
+            case c.Cancel() if not self.behaviour.ignore_cancel:
+                for utterance in self.utterances:
+                    if message.utterance in (None, utterance.number):
+                        utterance.cancelled = True
+            case _:
+                pass
+        self.changed.set()
+        await self.ack()
+
+    async def ack(self) -> None:
+        await self.send(s.SeqAck(self.seq, self.behaviour.window - self.unspoken))
+
+    async def speak(self) -> None:
+        number = 0
+        while True:
+            while number >= len(self.utterances):
+                await self.wait()
+            await self.say(self.utterances[number])
+            number += 1
+
+    async def say(self, utterance: _Utterance) -> None:
+        while not utterance.cancelled:
+            if utterance.pieces and isinstance(utterance.pieces[0], tuple):
+                await self.silence(utterance, utterance.pieces.pop(0)[1])
+            elif (end := self.next_cut(utterance)) is not None:
+                await self.segment(utterance, end)
+            elif utterance.ended:
+                break
+            else:
+                await self.wait()
+        if utterance.cancelled:
+            await self.emit(s.Cancelled(1, utterance.number, utterance.samples, utterance.spoken))
+            return
+        if self.behaviour.silent_at_end:
+            return
+        if self.encoder is not None:
+            await self.packets(utterance, self.encoder.finish(), FrameFlag.LAST)
+        await self.emit(
+            s.Done(
+                1, utterance.number, utterance.samples, utterance.digests.hexdigest(), utterance.wire.hexdigest(),
+                {"segments": utterance.segments},
+            )
+        )  # fmt: skip
+        if self.encoder is not None:
+            self.encoder.reset()
+
+    def next_cut(self, utterance: _Utterance) -> int | None:
+        rest = utterance.text[utterance.spoken :]
+        for index, character in enumerate(rest):
+            if character in "。.":
+                return utterance.spoken + index + 1
+        if utterance.pieces and isinstance(utterance.pieces[0], int):
+            end = int(utterance.pieces.pop(0))
+            return end if end > utterance.spoken else self.next_cut(utterance)
+        return len(utterance.text) if rest and utterance.ended else None
+
+    async def segment(self, utterance: _Utterance, end: int) -> None:
+        start, first = utterance.spoken, utterance.samples
+        text = utterance.text[start:end]
+        utterance.segments += 1
+        pcm = speech_of(start, text)
+        await self.emit(s.SegmentBegin(1, utterance.number, utterance.segments, start, end, first, "punctuation"))
+        words = tuple(
+            s.Word(
+                x, start + i, start + i + 1, first + i * SAMPLES_PER_CHARACTER, first + (i + 1) * SAMPLES_PER_CHARACTER
+            )
+            for i, x in enumerate(text)
+            if x.isalnum()
+        )
+        await self.emit(s.Timing(1, utterance.number, utterance.segments, words))
+        await self.audio(utterance, pcm)
+        digest = hashlib.sha256(pcm)
+        utterance.digests.update(digest.digest())
+        await self.emit(s.SegmentEnd(1, utterance.number, utterance.segments, len(pcm) // 2, digest.hexdigest()))
+        utterance.spoken = end
+        self.unspoken -= end - start
+        await self.ack()
+
+    async def silence(self, utterance: _Utterance, ms: int) -> None:
+        count = ms * self.config.sample_rate // 1_000
+        utterance.segments += 1
+        first, at = utterance.samples, utterance.spoken
+        await self.emit(s.SegmentBegin(1, utterance.number, utterance.segments, at, at, first, "flush", "silence"))
+        if self.encoder is None:
+            await self.frame(
+                utterance, AudioFrame(Codec.PCM, utterance.number, first, count, b"", FrameFlag.SILENCE_RUN)
+            )
+            utterance.samples += count
+        else:
+            await self.audio(utterance, bytes(2 * count))
+        digest = hashlib.sha256(bytes(2 * count))
+        utterance.digests.update(digest.digest())
+        await self.emit(s.SegmentEnd(1, utterance.number, utterance.segments, count, digest.hexdigest()))
+
+    async def audio(self, utterance: _Utterance, pcm: bytes) -> None:
+        for at in range(0, len(pcm), 2 * FRAME_SAMPLES):
+            if utterance.cancelled:
+                return
+            part = pcm[at : at + 2 * FRAME_SAMPLES]
+            if self.encoder is not None:
+                utterance.samples += len(part) // 2
+                await self.packets(utterance, self.encoder.push(part), FrameFlag.NONE)
+                continue
+            await self.frame(
+                utterance, AudioFrame(Codec.PCM, utterance.number, utterance.samples, len(part) // 2, part)
+            )
+            utterance.samples += len(part) // 2
+
+    async def packets(self, utterance: _Utterance, packets: list[bytes], flags: FrameFlag) -> None:
+        if packets:
+            count = len(packets) * self.encoder.samples_per_packet
+            payload = pack_packets(packets)
+            await self.frame(
+                utterance, AudioFrame(Codec.OPUS, utterance.number, utterance.coded, count, payload, flags)
+            )
+            utterance.coded += count
+
+    async def frame(self, utterance: _Utterance, frame: AudioFrame) -> None:
+        behaviour = self.behaviour
+        if behaviour.fail_after is not None and utterance.frames >= behaviour.fail_after and behaviour.how is not None:
+            await behaviour.how(self)
+            await asyncio.Event().wait()
+        if behaviour.frame_delay_s:
+            await asyncio.sleep(behaviour.frame_delay_s)
+        while not utterance.cancelled and not self.may_send(utterance, frame):
+            await self.wait()
+        if utterance.cancelled:
+            return
+        utterance.frames += 1
+        utterance.wire.update(frame.payload)
+        self.sent.append(((utterance.number, frame.end_sample), len(frame.payload)))
+        self.peak_unacked = max(self.peak_unacked, sum(size for _, size in self.sent))
+        await self.socket.send(behaviour.change_frame(frame).encode(1))
+
+    def may_send(self, utterance: _Utterance, frame: AudioFrame) -> bool:
+        if self.sent and sum(size for _, size in self.sent) + len(frame.payload) > self.behaviour.unacked_bytes:
+            return False
+        if self.config.max_lead_ms is None:
+            return True
+        lead = frame.end_sample - (self.played[1] if self.played[0] == utterance.number else 0)
+        self.peak_lead = max(self.peak_lead, lead - frame.count)
+        return lead - frame.count <= self.config.max_lead_ms * self.config.sample_rate // 1_000
+
+    async def emit(self, event: Any) -> None:
+        import dataclasses
+
+        self.event += 1
+        await self.send(self.behaviour.change_event(dataclasses.replace(event, event=self.event)))
+
+    async def send(self, message: s.ServerMessage) -> None:
+        await self.socket.send(encode(message))
+
+    async def beat(self) -> None:
+        while not self.behaviour.no_heartbeat:
+            await asyncio.sleep(limits.HEARTBEAT_S)
+            await self.send(s.Heartbeat(self.event))
+
+    async def wait(self) -> None:
+        self.changed.clear()
+        await self.changed.wait()
+
+
+@asynccontextmanager
+async def fake_server(behaviour: Behaviour | None = None) -> AsyncIterator[FakeServer]:
+    """A server on a free port of this machine."""
+    server = FakeServer("", behaviour or Behaviour())
+
+    async def handle(socket: ServerConnection) -> None:
+        session = FakeSession(server, socket)
+        server.sessions.append(session)
+        try:
+            await session.run()
+        except ConnectionClosed:
+            pass
+
+    def answer_http(_: ServerConnection, request: Request) -> Response | None:
+        key = server.behaviour.api_key
+        if key is not None and request.headers.get("Authorization") != f"Bearer {key}":
+            return _response(HTTPStatus.UNAUTHORIZED, b"who are you?")
+        if request.path == "/v1/voices":
+            return _response(HTTPStatus.OK, json.dumps(VOICES).encode())
+        if request.path != "/v1/stream":
+            return _response(HTTPStatus.NOT_FOUND, b"no")
+        return None
+
+    async with serve(
+        handle,
+        "127.0.0.1",
+        0,
+        subprotocols=[Subprotocol(SUBPROTOCOL)],
+        compression=None,
+        process_request=answer_http,
+    ) as listener:
+        port = next(iter(listener.sockets)).getsockname()[1]
+        server.url = f"ws://127.0.0.1:{port}"
+        yield server
+
+
+def _response(status: HTTPStatus, body: bytes) -> Response:
+    headers = Headers({"Content-Type": "application/json", "Content-Length": str(len(body)), "Connection": "close"})
+    return Response(status.value, status.phrase, headers, body)
