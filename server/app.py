@@ -3,7 +3,6 @@
 import asyncio
 import importlib
 import signal
-import sys
 from collections.abc import Callable
 from functools import partial
 
@@ -36,7 +35,8 @@ FULL_RETRY_MS = 2_000
 class Server:
     """A server inside a running event loop.
 
-    `start` listens at once and loads the engine behind it, so that probes get an answer; `ready` is set when it can speak.
+    `start` listens at once and loads the engine behind it, so that probes get an answer; `ready` is set when it can
+    speak.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -189,12 +189,13 @@ def run(settings: Settings) -> int:
     try:
         runner(serve(settings, _announce))
     except (OSError, ValueError, LookupError) as error:
-        print(f"cosystream: {error}", file=sys.stderr)
+        log.error("the server cannot run", reason=str(error))
         return 1
     return 0
 
 
 def _announce(server: Server) -> None:
-    assert server.listener is not None and server.pool is not None
+    assert server.listener is not None
+    assert server.pool is not None
     for url in server.listener.urls:
         log.info("ready", url=url, engine=server.settings.engine, voices=len(server.pool.capabilities.voices))

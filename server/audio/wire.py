@@ -1,7 +1,7 @@
 """From the timeline's s16 samples to the payloads of audio frames: PCM cut into pieces, or Opus packets.
 
-A coder belongs to one utterance. Work it does is pure computation; Opus takes about 0.1 ms per packet, so a shell runs it off
-the event loop (`cheap` says whether it may stay on it).
+A coder belongs to one utterance. Work it does is pure computation; Opus takes about 0.1 ms per packet, so a shell
+runs it off the event loop (`cheap` says whether it may stay on it).
 """
 
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
 """The contract of an engine pool: one call per segment, samples come back in order.
 
-A pool takes a segment of *source* text and gives s16 samples at the session's rate: reading the text, rendering, gain and
-resampling all happen where the engine runs, off the event loop.
+A pool takes a segment of *source* text and gives s16 samples at the session's rate: reading the text, rendering, gain
+and resampling all happen where the engine runs, off the event loop.
 """
 
 from typing import Protocol, Self

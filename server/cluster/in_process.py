@@ -1,8 +1,8 @@
 """An engine pool in this process: a few threads around one engine.
 
-onnxruntime and numpy release the GIL while they work, so the event loop stays free. A stream asks for one chunk at a time,
-so a session that is not read costs nothing; among those that ask, first chunks go first, then the listener who runs dry
-soonest.
+onnxruntime and numpy release the GIL while they work, so the event loop stays free. A stream asks for one chunk at a
+time, so a session that is not read costs nothing; among those that ask, first chunks go first, then the listener who
+runs dry soonest.
 """
 
 import asyncio
@@ -135,7 +135,7 @@ class InProcessPool:
         return _Stream(self, request, start_sample)
 
     async def close(self) -> None:
-        """Stop the threads after the step they are in, then free the engine. Waits at most 5 s for a step that hangs."""
+        """Stop the threads after the step they are in, then free the engine. Waits 5 s at most for a step."""
         with self._changed:
             self._closing = True
             self._ready.clear()
@@ -201,14 +201,14 @@ class InProcessPool:
                 if stream.job is None:
                     stream.job = self._prepare(stream.request)
                 by_job[stream.job] = stream
-            except Exception as error:  # an engine's or a text rule's fault must end this segment, not the thread
+            except Exception as error:  # noqa: BLE001  # an engine's or a text rule's fault must end this segment, not the thread
                 results[stream].append(as_engine_error(error))
         try:
             events = self._engine.step(list(by_job)) if by_job else ()
             for event in events:
                 stream = by_job[event.job]
                 results[stream].extend(_finish(stream, event))
-        except Exception as error:  # the whole step failed: every job in it failed
+        except Exception as error:  # noqa: BLE001  # the whole step failed: every job in it failed
             for stream in by_job.values():
                 results[stream] = [as_engine_error(error)]
         return list(results.values())

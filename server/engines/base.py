@@ -1,8 +1,8 @@
 """The contract between the server and a voice engine.
 
 An engine renders one *segment* (a clause or a sentence) into samples, in bounded steps that may serve several jobs at
-once. It runs off the event loop, knows nothing about sessions or sockets, and never guesses the future: everything it may
-use arrives with the segment. See docs/engines.md for how to add one.
+once. It runs off the event loop, knows nothing about sessions or sockets, and never guesses the future: everything it
+may use arrives with the segment. See docs/engines.md for how to add one.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -36,9 +36,9 @@ class Voice:
 class Capabilities:
     """What an engine can do; fixed for its lifetime.
 
-    `equality` says how a segment's streamed and block renderings compare: `exact` (same samples), `lsb` (they differ by at
-    most one 16-bit step) or `none`. `fingerprint` names everything that may change samples: model hash, library versions,
-    CPU features.
+    `equality` says how a segment's streamed and block renderings compare: `exact` (same samples), `lsb` (they differ
+    by at most one 16-bit step) or `none`. `fingerprint` names everything that may change samples: model hash, library
+    versions, CPU features.
     """
 
     name: str
@@ -146,7 +146,9 @@ class Engine(Protocol):
     def prepare(
         self, segment: Segment, plan: RenderPlan, context: object | None = None, seed: int = 0, start_sample: int = 0
     ) -> Job:
-        """Take a segment. Cheap: the work happens in `step`. Samples before `start_sample` (engine rate) are not emitted."""
+        """Take a segment. Cheap: the work happens in `step`. Samples before `start_sample` (engine rate) are not
+        emitted.
+        """
 
     def step(self, jobs: Sequence[Job]) -> Sequence[StepEvent]:
         """One bounded piece of work for a batch of at most `batch_max` jobs. Each job yields at least one event."""

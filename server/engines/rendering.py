@@ -1,7 +1,7 @@
 """What is asked of an engine pool and what it gives back, as plain values."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from server.engines.base import RenderPlan, WordTiming
 from server.text.tokens import Cut
@@ -21,12 +21,14 @@ class SegmentRequest:
     seed: int = 0
     instruct: str = ""
     lexicon: Mapping[str, str] | None = None
-    plan: RenderPlan = RenderPlan()
+    plan: RenderPlan = field(default_factory=RenderPlan)
 
 
 @dataclass(frozen=True, slots=True)
 class RenderedChunk:
-    """The next samples of a segment: s16le mono at the requested rate. Word times count from the segment's first sample."""
+    """The next samples of a segment: s16le mono at the requested rate. Word times count from the segment's first
+    sample.
+    """
 
     pcm: bytes
     words: tuple[WordTiming, ...] = ()

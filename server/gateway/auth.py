@@ -6,15 +6,16 @@ hash protects it: there is nothing to guess, which salts and slow hashes are for
 
 import hashlib
 import hmac
-import ipaddress
 import os
 import re
 import secrets
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
+
+from websockets.asyncio.server import ServerConnection
 
 KEY_PREFIX: Final = "cosy_"  # lets scanners for leaked secrets know one when they see it
 KEY_BYTES: Final = 24
@@ -36,15 +37,6 @@ class Principal:
 ANONYMOUS: Final = Principal("anonymous")
 
 
-class Handshake(Protocol):
-    """What is asked of a WebSocket connection: `ServerConnection` has it."""
-
-    @property
-    def remote_address(self) -> object: ...
-    @property
-    def authorization(self) -> str | None: ...
-
-
 def hash_key(key: str) -> str:
     """What the key file holds of a key."""
     return hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
@@ -54,19 +46,6 @@ def bearer_key(header: str) -> str | None:
     """The key in the value of an `Authorization: Bearer KEY` header, or None where it is something else."""
     scheme, _, key = header.strip().partition(" ")
     return key.strip() or None if scheme.lower() == "bearer" else None
-
-
-def is_loopback_peer(remote: object) -> bool:
-    """Whether a peer's address, as asyncio gives it, is of this machine."""
-    host = remote[0] if isinstance(remote, tuple) and remote else remote
-    if not isinstance(host, str):
-        return False
-    try:
-        address = ipaddress.ip_address(host.split("%", 1)[0])
-    except ValueError:
-        return False
-    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    return (mapped or address).is_loopback
 
 
 class Principals:
@@ -109,3 +88,93 @@ class Principals:
         Browsers cannot set headers on WebSockets: without one the key may still come in `open.api_key`.
         """
         return header is not None and self.authenticate(header) is None
+
+    def for_connection(self, connection: ServerConnection) -> Callable[[str | None], str | None]:
+        """What turns the key that a client's message gave, or None, into its principal's name; None: refused."""
+        request = connection.request
+        header = request.headers.get("Authorization") if request is not None else None
+
+        def authenticate(api_key: str | None) -> str | None:
+            principal = self.authenticate(header, api_key)
+            return None if principal is None else principal.name
+
+        return authenticate
+
+
+def read_key_file(path: Path) -> "list[KeyEntry]":
+    """The entries of a key file. Raises KeysError."""
+    return [entry for _, entry in _parse(path, _read(path)) if entry is not None]
+
+
+def add_key(path: Path, name: str) -> str:
+    """Make a key for `name`, store its hash, and return the key, which nobody can read again later.
+
+    A name may have several keys, so that one can be replaced without a gap. Raises KeysError.
+    """
+    if not _NAME.fullmatch(name):
+        raise KeysError(f"{name!r} is no name for a key; allowed are letters, digits and . _ @ -, at most 64")
+    text = _read(path) if path.exists() else "# name  SHA-256 of the key; made by `python -m server keys add NAME`\n"
+    _parse(path, text)
+    key = KEY_PREFIX + secrets.token_urlsafe(KEY_BYTES)
+    if text and not text.endswith("\n"):
+        text += "\n"
+    _write(path, f"{text}{name} {hash_key(key)}\n")
+    return key
+
+
+def remove_keys(path: Path, name: str) -> int:
+    """Remove every key of `name`; how many there were. Raises KeysError."""
+    lines = _parse(path, _read(path))
+    kept = [line for line, entry in lines if entry is None or entry.name != name]
+    if len(kept) < len(lines):
+        _write(path, "".join(f"{line}\n" for line in kept))
+    return len(lines) - len(kept)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyEntry:
+    """One line of a key file."""
+
+    name: str
+    hash: str
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except OSError as problem:
+        raise KeysError(f"key file {path} cannot be read: {problem.strerror or problem}") from problem
+    except UnicodeDecodeError as problem:
+        raise KeysError(f"key file {path} is not text") from problem
+
+
+def _parse(path: Path, text: str) -> list[tuple[str, KeyEntry | None]]:
+    """Each line with its entry; None for comments and empty lines."""
+    found: list[tuple[str, KeyEntry | None]] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        words = line.partition("#")[0].split()
+        if not words:
+            found.append((line, None))
+            continue
+        # The line itself is not shown: it may be a key that somebody pasted here in the clear.
+        if len(words) != 2 or not _NAME.fullmatch(words[0]) or not _HASH.fullmatch(words[1].lower()):
+            raise KeysError(
+                f"key file {path}, line {number}: not `name sha256hex`; use `python -m server keys add NAME`"
+            )
+        found.append((line, KeyEntry(words[0], words[1].lower())))
+    return found
+
+
+def _write(path: Path, text: str) -> None:
+    """Replace a file at once, readable by its owner alone."""
+    try:
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # mode 0600
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                file.write(text)
+            Path(temporary).replace(path)
+        except OSError:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+    except OSError as problem:
+        raise KeysError(f"key file {path} cannot be written: {problem.strerror or problem}") from problem

@@ -27,7 +27,7 @@ class Address(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-class ListenError(Exception):
+class ListenError(OSError):
     """A listening socket cannot be had; the text is one line for the user."""
 
 
@@ -38,6 +38,7 @@ async def open_sockets(hosts: Sequence[str], port: int) -> list[socket.socket]:
     """
     for attempt in range(_FREE_PORT_TRIES):
         opened: list[socket.socket] = []
+        host = ""
         try:
             for host in dict.fromkeys(hosts):
                 chosen = port or (opened[0].getsockname()[1] if opened else 0)

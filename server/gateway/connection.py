@@ -25,6 +25,7 @@ MAX_FRAGMENTS: Final = 1_024  # frames of one message; no honest client cuts 256
 CONTROL_BURST: Final = 100  # pings, pongs and closes at once ...
 CONTROL_RATE: Final = 20.0  # ... and per second after that
 MAX_REPLY_BYTES: Final = 1_048_576  # pongs and the like that wait for a peer that sends and does not read
+MAX_DISCARD_BYTES: Final = 1_048_576  # read from a peer after its connection failed, so that it can read why
 _FEED_BYTES: Final = 4_096  # parsed at a time, so that a flood is seen before much of it is parsed
 _CONTROL: Final = frozenset({Opcode.CLOSE, Opcode.PING, Opcode.PONG})
 
@@ -80,6 +81,7 @@ class GatewayConnection(ServerConnection):
         self._control = float(CONTROL_BURST)
         self._control_at = self._accepted
         self._failed = False
+        self._discarded = 0
 
     # asyncio.Protocol
 
@@ -179,11 +181,14 @@ class GatewayConnection(ServerConnection):
 
     def _feed(self, data: bytes) -> None:
         for start in range(0, len(data), _FEED_BYTES):
-            if self._failed or self.transport.is_closing():
+            if self.transport.is_closing():
                 return
             super().data_received(data[start : start + _FEED_BYTES])
         if self.protocol.close_expected():
             self._closing.start(CLOSE_TIMEOUT_S)
+            self._discarded += len(data)
+            if self._discarded > MAX_DISCARD_BYTES:
+                self.transport.abort()
         elif self.transport.get_write_buffer_size() > MAX_REPLY_BYTES:
             self.transport.abort()
 

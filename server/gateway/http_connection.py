@@ -1,13 +1,14 @@
 """HTTP requests that are no WebSocket: uvicorn's protocol, with the bounds that it leaves to a proxy in front of it."""
 
 import asyncio
+import logging
 from collections.abc import Callable
 from email.utils import formatdate
 from http import HTTPStatus
 from typing import Any, Final
 
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from server.gateway.replies import raw_error
@@ -34,6 +35,8 @@ def http_config(app: Any) -> Config:
         timeout_keep_alive=int(KEEP_ALIVE_S),
     )
     config.load()
+    # Its warnings are about what clients did; its errors are exceptions of the application, which are ours.
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     return config
 
 
@@ -78,7 +81,7 @@ class HttpConnection(HttpToolsProtocol):
         if self._over:
             return
         between = not self._in_head and self._body_timer is None
-        if between and self._head_timer is None and (self.cycle is None or self.cycle.response_complete):
+        if between and self._head_timer is None and not self._busy:
             self._head_timer = self.loop.call_later(
                 self._head_timeout_s, self._refuse, HTTPStatus.REQUEST_TIMEOUT, "the request head did not come in time"
             )
@@ -159,10 +162,18 @@ class HttpConnection(HttpToolsProtocol):
     def _unsupported_upgrade_warning(self) -> None:
         # An upgrade to something else than WebSocket, h2c for one, is answered as a plain request. The parser takes
         # nothing after it, so the connection ends with the answer.
-        if self.cycle is not None:
+        if self._busy:
             self.cycle.keep_alive = False
 
     # Our own
+
+    @property
+    def _busy(self) -> bool:
+        """Whether a request's answer is not complete."""
+        cycle: RequestResponseCycle | None = (
+            self.cycle
+        )  # None before the first request, which uvicorn's types leave out
+        return cycle is not None and not cycle.response_complete
 
     def _refused(self, status: HTTPStatus, message: str) -> _Refused:
         self._refusal = (status, message)
@@ -173,9 +184,8 @@ class HttpConnection(HttpToolsProtocol):
         if self._over or self.transport.is_closing():
             return
         self._over = True
-        busy = self.cycle is not None and not self.cycle.response_complete
-        started = busy and (self.cycle.response_started or bool(self.pipeline))
-        if started:
+        busy = self._busy
+        if busy and (self.cycle.response_started or self.pipeline):
             self.transport.abort()
             return
         self._leave()

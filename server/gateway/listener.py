@@ -5,11 +5,10 @@ Every connection is bounded in time and memory whatever its peer does, and closi
 
 import asyncio
 import logging
-import ssl as tls
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
 from http import HTTPStatus
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, cast
 
 from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMessage, NegotiationError
@@ -19,38 +18,27 @@ from websockets.typing import Subprotocol
 from protocol import STREAM_PATH, SUBPROTOCOL, CloseCode
 from protocol.errors import close_reason
 from protocol.limits import MAX_MESSAGE_BYTES
+from server.gateway.auth import Principals
 from server.gateway.binding import Address, ListenError, open_sockets
 from server.gateway.connection import CLOSE_TIMEOUT_S, ClientFaultFilter, Gateway, GatewayConnection, Stage
 from server.gateway.http_connection import http_config
 from server.gateway.replies import error_body, handshake_error
+from server.gateway.tls import tls_context
+from server.observe.metrics import Metrics
+from server.settings import Settings
 
-__all__ = ["Address", "GatewayConnection", "ListenError", "Listener", "ListenerSettings", "start_listener"]
+__all__ = ["Address", "GatewayConnection", "ListenError", "Listener", "start_listener"]
 
 MAX_QUEUE: Final = 16  # frames received and not yet taken by the handler
 PING_INTERVAL_S: Final = 20.0
 PING_TIMEOUT_S: Final = 20.0
 _ABORT_WAIT_S: Final = 1.0  # for handlers of aborted connections to return
 
-WebSocketHandler = Callable[[GatewayConnection], Awaitable[None]]
+WebSocketHandler = Callable[[ServerConnection], Awaitable[None]]
 ProcessRequest = Callable[[ServerConnection, Request], Awaitable[Response | None] | Response | None]
 
-logger = logging.getLogger("cosystream.gateway.websockets")
+logger = logging.getLogger("websockets.cosystream")  # a library's: heard from WARNING up
 logger.addFilter(ClientFaultFilter((InvalidHandshake, InvalidMessage, ConnectionClosed, EOFError, OSError)))
-
-
-class ListenerSettings(Protocol):
-    """The settings that a listener reads; `server.settings.Settings` has them."""
-
-    @property
-    def hosts(self) -> tuple[str, ...]: ...
-    @property
-    def port(self) -> int: ...
-    @property
-    def head_timeout_s(self) -> float: ...
-    @property
-    def stall_timeout_s(self) -> float: ...
-    @property
-    def max_sessions(self) -> int: ...
 
 
 def max_connections(max_sessions: int) -> int:
@@ -59,10 +47,11 @@ def max_connections(max_sessions: int) -> int:
 
 
 class Listener:
-    """A listener at work. `addresses` are where it can be reached."""
+    """A listener at work. `addresses` and `urls` (http or https) are where it can be reached."""
 
-    def __init__(self, gateway: Gateway, addresses: Sequence[Address]) -> None:
+    def __init__(self, gateway: Gateway, addresses: Sequence[Address], *, secure: bool) -> None:
         self.addresses = tuple(addresses)
+        self.urls = tuple(f"{'https' if secure else 'http'}://{address}" for address in addresses)
         self._gateway = gateway
         self._servers: list[Server] = []
         self._handlers: set[asyncio.Task[Any]] = set()
@@ -113,7 +102,7 @@ class Listener:
         assert task is not None
         self._handlers.add(task)
         try:
-            await handler(cast(GatewayConnection, connection))
+            await handler(connection)
         except ConnectionClosed:
             pass  # the peer went away, or was sent away: no fault of the handler
         finally:
@@ -132,21 +121,24 @@ async def _finish(tasks: Collection[asyncio.Future[Any]]) -> None:
 
 
 async def start_listener(
-    settings: ListenerSettings,
+    settings: Settings,
     *,
     app: Callable[..., Awaitable[None]],
     websocket_handler: WebSocketHandler,
+    principals: Principals | None = None,
+    metrics: Metrics | None = None,
     process_request: ProcessRequest | None = None,
-    ssl: tls.SSLContext | None = None,
     websocket_paths: Collection[str] = (STREAM_PATH,),
 ) -> Listener:
-    """Listen on every address of the settings.
+    """Listen on every address of the settings, with TLS where they name a certificate.
 
-    `process_request` may refuse a WebSocket handshake (see `handshake_error`); unknown paths are refused before. A client
-    that offers no subprotocol is taken as one that speaks ours; one that offers only others is refused.
+    A WebSocket handshake is refused for a path not in `websocket_paths` (404), for a wrong key in its header (401),
+    where `process_request` says so (see `handshake_error`), and for subprotocols of which none is ours (400). A client
+    that offers no subprotocol is taken as one that speaks ours.
 
-    Raises ListenError, in one line for the user, where an address cannot be had.
+    Raises ListenError where an address cannot be had and ValueError for a bad certificate, in one line for the user.
     """
+    ssl = tls_context(settings.tls_cert, settings.tls_key)
     sockets = await open_sockets(settings.hosts, settings.port)
     gateway = Gateway(
         config=http_config(app),
@@ -154,7 +146,11 @@ async def start_listener(
         head_timeout_s=settings.head_timeout_s,
         stall_timeout_s=settings.stall_timeout_s,
     )
-    listener = Listener(gateway, [Address(*sock.getsockname()[:2]) for sock in sockets])
+    addresses = [Address(*sock.getsockname()[:2]) for sock in sockets]
+    listener = Listener(gateway, addresses, secure=ssl is not None)
+    if metrics is not None:
+        metrics.connections.set_function(lambda: listener.connection_count)
+    judge = partial(_process_request, frozenset(websocket_paths), principals or Principals(), process_request)
     for sock in sockets:
         options: dict[str, Any] = {"ssl": ssl} if ssl is not None else {}
         if ssl is not None:
@@ -168,7 +164,7 @@ async def start_listener(
             compression=None,  # makes Opus bigger, costs CPU, and lets small messages swell
             subprotocols=[Subprotocol(SUBPROTOCOL)],
             select_subprotocol=_select_subprotocol,
-            process_request=partial(_process_request, frozenset(websocket_paths), process_request),
+            process_request=judge,
             process_response=_process_response,
             server_header=None,
             open_timeout=settings.head_timeout_s,
@@ -193,12 +189,19 @@ def _select_subprotocol(_: ServerConnection, offered: Sequence[Subprotocol]) -> 
 
 
 async def _process_request(
-    paths: frozenset[str], further: ProcessRequest | None, connection: ServerConnection, request: Request
+    paths: frozenset[str],
+    principals: Principals,
+    further: ProcessRequest | None,
+    connection: ServerConnection,
+    request: Request,
 ) -> Response | None:
     path = request.path.partition("?")[0]
     if path not in paths:
         known = ", ".join(sorted(paths))
         return handshake_error(HTTPStatus.NOT_FOUND, f"no WebSocket at this path; there is one at {known}")
+    if principals.refuses_handshake(request.headers.get("Authorization")):
+        challenge = [("WWW-Authenticate", "Bearer")]
+        return handshake_error(HTTPStatus.UNAUTHORIZED, "the API key is wrong", headers=challenge)
     response = further(connection, request) if further is not None else None
     return await response if isinstance(response, Awaitable) else response
 

@@ -1,13 +1,14 @@
 """`POST /v1/speak`: one text in, its audio as the streamed response.
 
-The same session machine as on the WebSocket does the work; here it collects audio and acks it itself, so a slow reader slows
-the engine down and one who leaves stops it.
+The same session machine as on the WebSocket does the work; here it collects audio and acks it itself, so a slow
+reader slows the engine down and one who leaves stops it.
 """
 
 import asyncio
 import secrets
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any, Final, Protocol
 
 import orjson
@@ -23,9 +24,8 @@ from protocol.codec import decode_client, decode_server
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.frames import decode_frame
 from server.cluster.base import EnginePool
-from server.gateway.auth import Principals
 from server.gateway.bodies import BODIES, Body
-from server.gateway.http import error_response
+from server.gateway.http import ApiError, HttpState, require_principal, require_ready
 from server.gateway.rendering import Renderer
 from server.session import Policy, Session
 
@@ -36,21 +36,18 @@ OPEN_FIELDS: Final = ("voice", "language", "speed", "pitch", "volume", "sample_r
 FRAME_MS_PCM: Final = 100.0  # one piece of the response
 
 
-class SpeakState(Protocol):
+class SpeakState(HttpState, Protocol):
     """What the server offers to this route."""
 
     @property
-    def pool(self) -> EnginePool | None: ...
+    def pool(self) -> EnginePool | None:
+        """Where segments are rendered, once the engine is loaded."""
 
-    @property
-    def policy(self) -> Policy | None: ...
+    def admit(self) -> bool:
+        """Count a session in; False when there are too many. Every True needs a `release`."""
 
-    @property
-    def principals(self) -> Principals: ...
-
-    def admit(self) -> bool: ...
-
-    def release(self) -> None: ...
+    def release(self) -> None:
+        """Count a session out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +70,9 @@ def parse(data: bytes) -> SpeakRequest:
         raise ProtocolError(ErrorCode.BAD_JSON, "the body must be a JSON object with a `text`")
     text, container = body.get("text"), body.get("format", "wav")
     if not isinstance(text, str) or len(text) > MAX_TEXT_CHARS:
-        raise ProtocolError(ErrorCode.BAD_MESSAGE, f"text must be a string of at most {MAX_TEXT_CHARS} characters", "text")
+        raise ProtocolError(
+            ErrorCode.BAD_MESSAGE, f"text must be a string of at most {MAX_TEXT_CHARS} characters", "text"
+        )
     if not isinstance(container, str) or container not in BODIES:
         raise ProtocolError(ErrorCode.BAD_MESSAGE, f"format must be one of {', '.join(BODIES)}", "format")
     opus = container == "opus"
@@ -154,30 +153,35 @@ def speak_routes(state: SpeakState) -> list[Route]:
     """The route, for `build_app`."""
 
     async def speak(request: Request) -> Response:
-        if state.principals.authenticate(request.headers.get("authorization")) is None:
-            return error_response(401, ErrorCode.UNAUTHORIZED, "an API key is needed: `Authorization: Bearer KEY`")
-        if state.pool is None or state.policy is None:
-            return error_response(503, "loading", "the engine is loading", headers={"Retry-After": "1"})
+        require_principal(state, request)
+        _, policy = require_ready(state)
+        assert state.pool is not None  # it is what being ready means
         try:
             asked = parse(await request.body())
         except ProtocolError as error:
-            return error_response(400, error.code, error.message, error.field)
+            raise _api_error(error, HTTPStatus.BAD_REQUEST) from None
         if not state.admit():
-            return error_response(503, "busy", "too many sessions", headers={"Retry-After": "2"})
+            raise ApiError(
+                HTTPStatus.SERVICE_UNAVAILABLE, "too many sessions", code="busy", headers={"Retry-After": "2"}
+            )
         try:
-            speech = Speech(state.pool, state.policy, asked)
-            pieces = _releasing(speech.pieces(), state)
+            speech = Speech(state.pool, policy, asked)
         except ProtocolError as error:
             state.release()
-            return error_response(400, error.code, error.message, error.field)
+            raise _api_error(error, HTTPStatus.BAD_REQUEST) from None
+        pieces = _releasing(speech.pieces(), state)
         try:
             first = await _until_audio(pieces)  # an engine that fails at once becomes a status, not a broken body
         except ProtocolError as error:
             log.error("speak failed", code=error.code, reason=error.message, exc_info=error)
-            return error_response(500, error.code, error.message, error.field)
+            raise _api_error(error, HTTPStatus.INTERNAL_SERVER_ERROR) from None
         return StreamingResponse(_joined(first, pieces), media_type=speech.body.media_type)
 
     return [Route("/v1/speak", speak, methods=["POST"])]
+
+
+def _api_error(error: ProtocolError, status: HTTPStatus) -> ApiError:
+    return ApiError(status, error.message, code=error.code, field=error.field)
 
 
 async def _releasing(pieces: AsyncIterator[bytes], state: SpeakState) -> AsyncIterator[bytes]:

@@ -9,7 +9,7 @@ MAX_EXTENSIONS: Final = 10
 
 
 class AbortTimer:
-    """Aborts a transport after `delay` seconds, unless it still moves: then it waits again, at most `MAX_EXTENSIONS` times.
+    """Aborts a transport after `delay` seconds. Where it still moves, it waits again, `MAX_EXTENSIONS` times at most.
 
     Closing is not enough: once a peer stops reading, every orderly end waits for the buffer to drain, for ever.
     """
@@ -63,7 +63,7 @@ class _Discard(asyncio.Protocol):
 def end_with(transport: asyncio.Transport, answer: bytes, on_lost: Callable[[], None]) -> None:
     """Send `answer` and end the connection, such that the peer can read it; `on_lost` is called when it is gone.
 
-    Closing at once would reset the connection where input is still unread, and the reset destroys the answer on its way.
+    Closing at once would reset the connection where input is still unread, and a reset destroys the answer on its way.
     """
     transport.set_protocol(_Discard(transport, on_lost))
     transport.write(answer)

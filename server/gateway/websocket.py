@@ -87,7 +87,9 @@ class WebSocketSession:
             self._summarise(outcome)
 
     async def stop(self, deadline_ms: int) -> None:
-        """Tell the client to go, give it until the deadline to finish, then close. Bounded also where it does not read."""
+        """Tell the client to go, give it until the deadline to finish, then close. Bounded also where it does not
+        read.
+        """
         goaway = encode(s.GoAway(deadline_ms, "the server is stopping"))
         limit = self._loop.time() + deadline_ms / 1000
         self._stopping = True

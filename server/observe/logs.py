@@ -15,8 +15,8 @@ LIBRARY_LEVEL: Final = logging.WARNING
 def configure_logs(log_format: str = "auto", log_level: str = "info", stream: TextIO | None = None) -> None:
     """Send all logging to `stream` (stderr). `log_format` is console, json, or auto: console on a terminal, else json.
 
-    Our own events are logged from `log_level` up, those of libraries from WARNING up. Times are UTC, ISO 8601. Calling it
-    again replaces what it set before.
+    Our own events are logged from `log_level` up, those of libraries from WARNING up. Times are UTC, ISO 8601. Calling
+    it again replaces what it set before.
     """
     target = stream or sys.stderr
     console = log_format == "console" or (log_format == "auto" and target.isatty())
@@ -30,7 +30,9 @@ def configure_logs(log_format: str = "auto", log_level: str = "info", stream: Te
     ]
     render: list[Processor]
     if console:
-        render = [structlog.dev.ConsoleRenderer(colors=target.isatty(), exception_formatter=structlog.dev.plain_traceback)]
+        render = [
+            structlog.dev.ConsoleRenderer(colors=target.isatty(), exception_formatter=structlog.dev.plain_traceback)
+        ]
     else:
         render = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(serializer=_json)]
     formatter = structlog.stdlib.ProcessorFormatter(

@@ -38,7 +38,7 @@ class Flow:
         self._unacked.append((utterance, end_sample, size))
 
     def acked(self, utterance: int, next_sample: int, played_sample: int) -> None:
-        """The client has `utterance` up to `next_sample` (and everything before it) and played up to `played_sample`."""
+        """The client has `utterance` up to `next_sample`, and all before it, and played up to `played_sample`."""
         while self._unacked and self._unacked[0][:2] <= (utterance, next_sample):
             self.unacked_bytes -= self._unacked.popleft()[2]
         base = self._bases.get(utterance)

@@ -1,8 +1,8 @@
 """The session machine: decides what one client hears and when, and does nothing itself.
 
-A shell feeds it messages (`receive`), rendered audio (`place`, `complete`) and the time (`on_time`), and asks it what to
-render (`next_work`) and what to send (`next_outgoing`). Times are seconds on the shell's monotonic clock. Every method may
-raise ProtocolError: the session is then over, and the shell says so to the client and closes.
+A shell feeds it messages (`receive`), rendered audio (`place`, `complete`) and the time (`on_time`), and asks it what
+to render (`next_work`) and what to send (`next_outgoing`). Times are seconds on the shell's monotonic clock. Every
+method may raise ProtocolError: the session is then over, and the shell says so to the client and closes.
 """
 
 from collections import deque
@@ -88,7 +88,9 @@ class Session:
                 return
             if message.seq != self._seq + 1:
                 raise ProtocolError(
-                    ErrorCode.SEQUENCE, f"seq {message.seq} follows {self._seq}: it must grow by one", f"{message.type}.seq"
+                    ErrorCode.SEQUENCE,
+                    f"seq {message.seq} follows {self._seq}: it must grow by one",
+                    f"{message.type}.seq",
                 )
         check_allowed(self.state, message)
         match message:
@@ -179,7 +181,9 @@ class Session:
         language = None if config.open.language == "auto" else config.open.language
         segmenter = Segmenter(
             language=language,
-            limits=SegmentLimits(max_tokens=self._capabilities.max_tokens, count_tokens=self._capabilities.count_tokens),
+            limits=SegmentLimits(
+                max_tokens=self._capabilities.max_tokens, count_tokens=self._capabilities.count_tokens
+            ),
         )
         utterance = Utterance(message.utterance, speech, segmenter, self._now)
         self._utterance_seen = message.utterance
@@ -249,7 +253,9 @@ class Session:
         if ack.generation != self.generation:
             return  # of a connection that is gone
         if ack.event > self._event:
-            raise ProtocolError(ErrorCode.BAD_ACK, f"event {ack.event} was not sent, the last is {self._event}", "ack.event")
+            raise ProtocolError(
+                ErrorCode.BAD_ACK, f"event {ack.event} was not sent, the last is {self._event}", "ack.event"
+            )
         if ack.utterance > self._utterance_seen:
             raise ProtocolError(ErrorCode.BAD_ACK, f"utterance {ack.utterance} was not started", "ack.utterance")
         utterance = self._sending.get(ack.utterance)
@@ -257,7 +263,9 @@ class Session:
             return  # cancelled meanwhile, or heard before
         if ack.next_sample > utterance.sent:
             raise ProtocolError(
-                ErrorCode.BAD_ACK, f"sample {ack.next_sample} was not sent, the end is {utterance.sent}", "ack.next_sample"
+                ErrorCode.BAD_ACK,
+                f"sample {ack.next_sample} was not sent, the end is {utterance.sent}",
+                "ack.next_sample",
             )
         if ack.played_sample > ack.next_sample:
             raise ProtocolError(ErrorCode.BAD_ACK, "more was played than received", "ack.played_sample")
@@ -294,7 +302,9 @@ class Session:
     @property
     def wants_audio(self) -> bool:
         """Whether rendered audio may be added: the rest waits in the engine, not in memory."""
-        return self.config is not None and self._unsent * 1000 < self._policy.read_ahead_ms * self.config.open.sample_rate
+        return (
+            self.config is not None and self._unsent * 1000 < self._policy.read_ahead_ms * self.config.open.sample_rate
+        )
 
     @property
     def slack_s(self) -> float:
@@ -336,9 +346,7 @@ class Session:
             return
         self._begin_segment(utterance)
         record = utterance.close_segment()
-        self._timeline.append(
-            s.SegmentEnd(0, utterance.id, record.id, record.samples, record.digest.hexdigest())
-        )
+        self._timeline.append(s.SegmentEnd(0, utterance.id, record.id, record.samples, record.digest.hexdigest()))
 
     def failed(self, work: Work, reason: str) -> ProtocolError:
         """The error that ends the session because `work` could not be done."""

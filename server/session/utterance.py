@@ -119,7 +119,17 @@ class Utterance:
     def _request(self, cut: Cut) -> SegmentRequest:
         s = self.speech
         return SegmentRequest(
-            self.segments, cut, s.voice, s.sample_rate, s.speed, s.pitch, s.volume, s.seed, s.instruct, s.lexicon, s.plan
+            self.segments,
+            cut,
+            s.voice,
+            s.sample_rate,
+            s.speed,
+            s.pitch,
+            s.volume,
+            s.seed,
+            s.instruct,
+            s.lexicon,
+            s.plan,
         )
 
     # Timeline
@@ -134,9 +144,7 @@ class Utterance:
         record.samples += chunk.samples
         self.samples += chunk.samples
         base = record.first_sample
-        words = tuple(
-            Word(w.text, w.start, w.end, base + w.first_sample, base + w.end_sample) for w in chunk.words
-        )
+        words = tuple(Word(w.text, w.start, w.end, base + w.first_sample, base + w.end_sample) for w in chunk.words)
         self._heard.extend((word.end_sample, word.end) for word in words)
         return words
 

@@ -75,7 +75,10 @@ class BareClient:
         async with asyncio.timeout(timeout):
             data = await self.socket.recv()
         item = decode_frame(data) if isinstance(data, bytes) else decode_server(data)
-        (self.frames if isinstance(item, AudioFrame) else self.messages).append(item)
+        if isinstance(item, AudioFrame):
+            self.frames.append(item)
+        else:
+            self.messages.append(item)
         return item
 
     async def until(self, cls: type[M], *, acks: bool = True, timeout: float = 10.0) -> M:
@@ -100,7 +103,9 @@ class BareClient:
 
 
 @asynccontextmanager
-async def bare_client(url: str, *, open: c.Open | None = None, **options: Any) -> AsyncIterator[BareClient]:  # noqa: A002  # the protocol's word
+async def bare_client(
+    url: str, *, open: c.Open | None = None, **options: Any
+) -> AsyncIterator[BareClient]:
     """A connected client; with `open` it has sent that and received `opened`."""
     async with connect(url, subprotocols=[SUBPROTOCOL], compression=None, **options) as socket:  # type: ignore[list-item]  # a NewType of str
         client = BareClient(socket)

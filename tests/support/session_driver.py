@@ -95,7 +95,10 @@ class Driver:
         """Take everything the session may send now."""
         while (data := self.session.next_outgoing(self.now)) is not None:
             item = decode_server(data) if isinstance(data, str) else decode_frame(data)
-            (self.frames if isinstance(item, AudioFrame) else self.messages).append(item)
+            if isinstance(item, AudioFrame):
+                self.frames.append(item)
+            else:
+                self.messages.append(item)
             self.order.append(item)
 
     def run(self, acks: bool = True) -> None:

@@ -50,7 +50,8 @@ def test_speaks_a_text_and_proves_it() -> None:
     digests = b""
     position = 0
     for begin, end in zip(driver.of(s.SegmentBegin), driver.of(s.SegmentEnd), strict=True):
-        assert begin.segment == end.segment and begin.start == position
+        assert begin.segment == end.segment
+        assert begin.start == position
         position = begin.end
         piece = pcm[2 * begin.first_sample : 2 * (begin.first_sample + end.samples)]
         assert end.digest == sha256(piece).hexdigest()
@@ -118,7 +119,8 @@ def test_first_segment_is_rendered_while_the_text_is_still_coming() -> None:
     driver.numbered(c.Start, utterance=1)
     driver.numbered(c.Text, text="你好，世")
     work = driver.take_work()
-    assert isinstance(work, SpeakSegment) and work.request.cut.text == "你好，"
+    assert isinstance(work, SpeakSegment)
+    assert work.request.cut.text == "你好，"
 
 
 def test_text_that_says_nothing_is_done_with_zero_samples() -> None:
@@ -178,7 +180,8 @@ def test_a_waiting_writer_hears_when_there_is_room_again() -> None:
         driver.drain()
         driver.ack(1, driver.frames[-1].end_sample)
     acks = driver.of(s.SeqAck)[told:]
-    assert acks and acks[-1].room >= limits.TEXT_WINDOW_CHARS // 4
+    assert acks
+    assert acks[-1].room >= limits.TEXT_WINDOW_CHARS // 4
 
 
 def test_utterance_text_limit() -> None:
@@ -360,7 +363,8 @@ def test_cancel_before_the_first_sound() -> None:
     driver.run()
     cancelled = driver.of(s.Cancelled)[0]
     assert (cancelled.utterance, cancelled.sample, cancelled.heard_text_end) == (1, 0, 0)
-    assert not driver.frames and not driver.of(s.Done)
+    assert not driver.frames
+    assert not driver.of(s.Done)
     driver.say(2, "好的。")
     driver.run()
     assert driver.of(s.Done)[0].utterance == 2
@@ -410,7 +414,8 @@ def test_cancel_when_idle_is_no_error() -> None:
     driver.numbered(c.Cancel)
     driver.numbered(c.Cancel)
     driver.drain()
-    assert driver.of(s.SeqAck)[-1].seq == 2 and not driver.of(s.Cancelled)
+    assert driver.of(s.SeqAck)[-1].seq == 2
+    assert not driver.of(s.Cancelled)
 
 
 def test_cancel_after_done_while_the_listener_still_hears_it() -> None:

@@ -21,7 +21,8 @@ VOCODER_CONTEXT = 20  # frames each side: the result then differs from the whole
 LEAD_FRAMES = 3  # silence kept before speech: 37.5 ms
 TAIL_FRAMES = 2  # silence kept after speech
 JOIN_TAIL_FRAMES = 1
-_SILENT_MEL = -1.2  # mean of the normalised mel below which a frame is silent: about 30 dB under speech
+_SILENT_MEL = -1.2  # mean of the normalised mel below which a frame is silent: about -55 dB full scale
+_ONSET_BANDS, _ONSET_MEL = 16, 0.35  # mean of the strongest bands where speech begins to be heard: about -44 dB
 
 # Where the mean pitch goes when a constant is added to the model's normalised pitch (measured on 12 sentences).
 _PITCH_SHIFT = (-3.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0)
@@ -105,11 +106,12 @@ def _speech_frames(mel: Floats, row: SymbolRow, ends: npt.NDArray[np.int64], end
     The last vowel dies away inside the closing pause; what the model emits behind that is not speech.
     """
     loud = mel.mean(axis=1) > _SILENT_MEL
+    heard = np.partition(mel, -_ONSET_BANDS, axis=1)[:, -_ONSET_BANDS:].mean(axis=1) > _ONSET_MEL
     closing = row.symbols.index(PAUSE, len(row.symbols) - 3) if row.symbols[-3] == PAUSE else len(row.symbols) - 2
     assert row.symbols[closing] in (PAUSE, SILENCE)
     last_possible = int(ends[closing])
     sound_ends = int(ends[closing - 1])
-    first_sound = int(np.argmax(loud)) if loud[:sound_ends].any() else int(ends[0])
+    first_sound = int(np.argmax(heard)) if heard[:sound_ends].any() else int(ends[0])
     begin = max(0, first_sound - LEAD_FRAMES)
     while sound_ends < last_possible and loud[sound_ends]:
         sound_ends += 1

@@ -19,7 +19,7 @@ from server.engines.embedded.rendering import ChunkSizes, PlannedChunk, SpokenPi
 from server.engines.embedded.sessions import open_session
 from server.engines.embedded.shaping import HOP, fade_edges, limit, pause_samples
 
-GAIN = 1.5
+GAIN = 1.6
 STEP_FRAMES = 2  # a duration counts steps of 25 ms: two frames
 LEAD_FRAMES = 3
 TAIL_FRAMES = 2
