@@ -1,0 +1,97 @@
+"""The server's command line: `python -m server` serves; `keys` and `settings` are small helpers beside it."""
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from server.gateway.auth import KeysError, add_key, read_key_file, remove_keys
+from server.settings import ENV_PREFIX, OPTIONS, SettingsError, load, markdown_table
+
+EXIT_OK: Final = 0
+EXIT_FAILED: Final = 1
+EXIT_USAGE: Final = 2
+
+DEFAULT_KEY_FILE: Final = "cosystream-keys.txt"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; the process's exit status: 0 done, 1 failed, 2 wrongly called or configured."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    commands: dict[str, Callable[[list[str]], int]] = {"keys": _keys, "settings": _settings, "serve": _serve}
+    try:
+        if arguments and arguments[0] in commands:
+            return commands[arguments[0]](arguments[1:])
+        return _serve(arguments)
+    except KeyboardInterrupt:
+        return EXIT_OK
+    except BrokenPipeError:  # `| head`: nobody reads on, which is no failure
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_OK
+
+
+def _serve(arguments: list[str]) -> int:
+    try:
+        settings = load(arguments, os.environ)
+    except SettingsError as faults:
+        for problem in faults.problems:
+            print(f"cosystream: {problem}", file=sys.stderr)
+        print("cosystream: see `python -m server --help`", file=sys.stderr)
+        return EXIT_USAGE
+    # Late, so that --help and wrong settings do not wait for the engines' libraries.
+    run = importlib.import_module("server.app").run
+    status: int = run(settings)
+    return status
+
+
+def _keys(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m server keys", description="Manage API keys. A running server reads the file when it starts."
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name, text in (
+        ("add", "make a key and print it, once: only its hash is stored"),
+        ("list", "print who has keys"),
+        ("remove", "remove every key of a name"),
+    ):
+        command = commands.add_parser(name, help=text, description=text)
+        if name != "list":
+            command.add_argument("name", metavar="NAME", help="whom the key is for; a name may have several keys")
+        command.add_argument("--file", type=Path, default=_key_file(os.environ), help="key file (default: %(default)s)")
+    given = parser.parse_args(arguments)
+    try:
+        if given.command == "add":
+            print(add_key(given.file, given.name))
+            print(f"stored in {given.file}; serve with --keys {given.file}", file=sys.stderr)
+        elif given.command == "list":
+            for name in sorted({entry.name for entry in read_key_file(given.file)}):
+                print(name)
+        elif remove_keys(given.file, given.name) == 0:
+            print(f"cosystream: {given.file} has no key of {given.name}", file=sys.stderr)
+            return EXIT_FAILED
+    except KeysError as problem:
+        print(f"cosystream: {problem}", file=sys.stderr)
+        return EXIT_FAILED
+    return EXIT_OK
+
+
+def _key_file(environ: Mapping[str, str]) -> Path:
+    return Path(environ.get(f"{ENV_PREFIX}KEYS", "").strip() or DEFAULT_KEY_FILE).expanduser()
+
+
+def _settings(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m server settings", description="Print every setting.")
+    parser.add_argument("--markdown", action="store_true", help="as the table in docs/operations.md")
+    if parser.parse_args(arguments).markdown:
+        print(markdown_table())
+    else:
+        for each in OPTIONS:
+            print(f"{each.flag:20} {each.env:28} {each.help}: {each.kind.allowed} (default: {each.default})")
+    return EXIT_OK
+
+
+if __name__ == "__main__":
+    sys.exit(main())
