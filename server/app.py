@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 
 import structlog
+from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 
 from protocol import server_messages as s
@@ -15,7 +16,6 @@ from protocol.errors import CloseCode
 from server.cluster import InProcessPool
 from server.engines import Capabilities, registry
 from server.gateway.auth import Principals
-from server.gateway.connection import GatewayConnection
 from server.gateway.http import build_app
 from server.gateway.listener import Listener, start_listener
 from server.gateway.speak import speak_routes
@@ -128,7 +128,7 @@ class Server:
         if self.pool is not None:
             await self.pool.close()
 
-    async def _serve(self, connection: GatewayConnection) -> None:
+    async def _serve(self, connection: ServerConnection) -> None:
         """One WebSocket connection."""
         if self.pool is None or self._policy is None or self._stopping:
             await self._refuse(connection, LOADING_RETRY_MS)
@@ -137,7 +137,7 @@ class Server:
             await self._refuse(connection, FULL_RETRY_MS)
             return
         try:
-            authenticate = partial(self.principals.authenticate, connection.authorization)
+            authenticate = partial(self.principals.authenticate, authorization(connection))
             session = WebSocketSession(connection, self.pool, self._policy, authenticate, self.metrics)
             self._sessions.add(session)
             try:
@@ -147,12 +147,18 @@ class Server:
         finally:
             self.release()
 
-    async def _refuse(self, connection: GatewayConnection, retry_after_ms: int) -> None:
+    async def _refuse(self, connection: ServerConnection, retry_after_ms: int) -> None:
         try:
             await connection.send(encode(s.Busy(retry_after_ms)))
             await connection.close(CloseCode.TRY_AGAIN, f"busy, retry after {retry_after_ms} ms")
         except ConnectionClosed:
             pass
+
+
+def authorization(connection: ServerConnection) -> str | None:
+    """The handshake's `Authorization` header, if there is exactly one."""
+    values = connection.request.headers.get_all("Authorization") if connection.request else []
+    return values[0] if len(values) == 1 else None
 
 
 async def serve(settings: Settings, started: Callable[[Server], None] | None = None) -> None:
