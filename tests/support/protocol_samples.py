@@ -1,4 +1,4 @@
-"""Messages, frames and faults that every reader of the protocol must treat alike; the test vectors are made from them."""
+"""Messages, frames and faults that every reader must treat alike; the protocol's test vectors are made from them."""
 
 import struct
 from hashlib import sha256
@@ -138,7 +138,14 @@ BAD_TEXTS: Final = (
     ("not one of the choices", "client", '{"type":"open","format":"mp3"}'),
     ("an empty name", "client", '{"type":"open","voice":""}'),
     ("a lexicon of numbers", "client", '{"type":"start","seq":1,"utterance":1,"lexicon":{"a":1}}'),
-    ("a digest cut short", "server", '{"type":"segment_end","event":1,"utterance":1,"segment":0,"samples":0,"digest":"00"}'),
+    ("an array", "server", "[]"),
+    ("an unknown type", "server", '{"type":"song"}'),
+    ("a field is missing", "server", '{"type":"seq_ack","seq":1}'),
+    ("a negative count", "server", '{"type":"seq_ack","seq":-1,"room":0}'),
+    ("event numbers start at 1", "server",
+     '{"type":"cancelled","event":0,"utterance":1,"sample":0,"heard_text_end":0}'),
+    ("a digest cut short", "server",
+     '{"type":"segment_end","event":1,"utterance":1,"segment":0,"samples":0,"digest":"00"}'),
     ("a word without its place", "server",
      '{"type":"timing","event":1,"utterance":1,"segment":0,"words":[{"text":"a","start":0,"end":1}]}'),
 )  # fmt: skip

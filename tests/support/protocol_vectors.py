@@ -1,4 +1,4 @@
-"""Makes the protocol's test vectors, `protocol/vectors/*.json`, for clients in any language to check themselves against.
+"""Makes the protocol's test vectors, `protocol/vectors/*.json`, which clients in any language can be checked against.
 
 `python -m tests.support.protocol_vectors` writes them again. docs/protocol.md says how to read them.
 """
