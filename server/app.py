@@ -4,7 +4,6 @@ import asyncio
 import importlib
 import signal
 from collections.abc import Callable
-from functools import partial
 
 import structlog
 from websockets.asyncio.server import ServerConnection
@@ -137,7 +136,7 @@ class Server:
             await self._refuse(connection, FULL_RETRY_MS)
             return
         try:
-            authenticate = partial(self.principals.authenticate, authorization(connection))
+            authenticate = self.principals.for_connection(connection)
             session = WebSocketSession(connection, self.pool, self._policy, authenticate, self.metrics)
             self._sessions.add(session)
             try:
@@ -153,12 +152,6 @@ class Server:
             await connection.close(CloseCode.TRY_AGAIN, f"busy, retry after {retry_after_ms} ms")
         except ConnectionClosed:
             pass
-
-
-def authorization(connection: ServerConnection) -> str | None:
-    """The handshake's `Authorization` header, if there is exactly one."""
-    values = connection.request.headers.get_all("Authorization") if connection.request else []
-    return values[0] if len(values) == 1 else None
 
 
 async def serve(settings: Settings, started: Callable[[Server], None] | None = None) -> None:

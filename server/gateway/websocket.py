@@ -13,7 +13,6 @@ from protocol import server_messages as s
 from protocol.codec import decode_client, encode
 from protocol.errors import CloseCode, ErrorCode, ProtocolError, close_reason
 from server.cluster.base import EnginePool
-from server.gateway.auth import Principal
 from server.gateway.rendering import Renderer
 from server.observe.metrics import Metrics
 from server.session import Policy, Session
@@ -23,8 +22,8 @@ log = structlog.get_logger(__name__)
 SEND_ERROR_TIMEOUT_S = 1.0  # a peer that does not read cannot be told why it is closed
 CLOSE_TIMEOUT_S = 2.0
 
-Authenticate = Callable[[str | None], Principal | None]
-"""The principal for the key in `open` (None: there is none there), or None where access is refused."""
+Authenticate = Callable[[str | None], str | None]
+"""The principal's name for the key in `open` (None: there is none), or None where access is refused."""
 
 
 class WebSocketSession:
@@ -52,7 +51,7 @@ class WebSocketSession:
         self._stopping = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
-        self._principal: Principal | None = None
+        self._principal: str | None = None
         self.session = Session(
             policy,
             pool.capabilities,
@@ -191,7 +190,7 @@ class WebSocketSession:
         log.info(
             "session ended",
             session=session.id,
-            principal=self._principal.name if self._principal else None,
+            principal=self._principal,
             outcome=outcome,
             utterances=session.utterances,
             characters=session.chars,

@@ -1,0 +1,146 @@
+"""`POST /v1/speak` against a real server."""
+
+import asyncio
+import io
+import wave
+from http.client import HTTPConnection, HTTPResponse, IncompleteRead
+from typing import Any
+
+import orjson
+import pytest
+
+from protocol import client_messages as c
+from protocol import server_messages as s
+from server.app import Server
+from tests.support.server import bare_client, running, url_of
+
+TEXT = "你好，世界。Hello there, this is a test."
+
+
+def post(server: Server, body: bytes | dict[str, Any], headers: dict[str, str] | None = None) -> tuple[int, str, bytes]:
+    """Status, content type and body of the answer."""
+    assert server.listener is not None
+    connection = HTTPConnection("127.0.0.1", server.listener.port, timeout=10)
+    data = body if isinstance(body, bytes) else orjson.dumps(body)
+    try:
+        connection.request("POST", "/v1/speak", data, {"Content-Type": "application/json", **(headers or {})})
+        response: HTTPResponse = connection.getresponse()
+        content = response.read()
+    finally:
+        connection.close()
+    return response.status, response.headers.get("Content-Type", ""), content
+
+
+async def speak(server: Server, body: bytes | dict[str, Any], **options: Any) -> tuple[int, str, bytes]:
+    return await asyncio.to_thread(post, server, body, **options)
+
+
+async def test_wav_holds_what_the_websocket_says() -> None:
+    async with running() as server:
+        async with bare_client(url_of(server), open=c.Open()) as client:
+            await client.say(1, TEXT)
+            await client.until(s.Done)
+            pcm = client.pcm(1)
+        status, kind, body = await speak(server, {"text": TEXT})
+    assert (status, kind) == (200, "audio/wav")
+    assert body.count(b"RIFF") == 1
+    assert body[44:] == pcm
+    with wave.open(io.BytesIO(body)) as file:
+        assert (file.getframerate(), file.getnchannels(), file.getsampwidth()) == (24_000, 1, 2)
+
+
+async def test_pcm_and_ogg() -> None:
+    async with running() as server:
+        _, _, wav = await speak(server, {"text": TEXT})
+        status, kind, pcm = await speak(server, {"text": TEXT, "format": "pcm"})
+        assert (status, kind, pcm) == (200, "audio/pcm", wav[44:])
+        status, kind, ogg = await speak(server, {"text": TEXT, "format": "opus"})
+        assert (status, kind) == (200, "audio/ogg")
+        assert ogg.startswith(b"OggS")
+        last = ogg.rindex(b"OggS")
+        granule = int.from_bytes(ogg[last + 6 : last + 14], "little")
+        assert ogg[last + 5] & 4  # end of stream
+        head = ogg.index(b"OpusHead")
+        pre_skip = int.from_bytes(ogg[head + 10 : head + 12], "little")
+        assert granule - pre_skip == len(pcm) // 2 * 2  # 48 kHz counts two for each of ours
+
+
+@pytest.mark.parametrize("text", ["", "   ", "……", "🎉"])
+@pytest.mark.parametrize("format_", ["wav", "pcm", "opus"])
+async def test_text_that_says_nothing_is_an_empty_valid_file(text: str, format_: str) -> None:
+    async with running() as server:
+        status, _, body = await speak(server, {"text": text, "format": format_})
+    assert status == 200
+    if format_ == "wav":
+        assert len(body) == 44
+    elif format_ == "opus":
+        assert body.startswith(b"OggS")
+    else:
+        assert body == b""
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        (b"{", None),
+        (b"[]", None),
+        ({}, "text"),
+        ({"text": 5}, "text"),
+        ({"text": "a" * 100_001}, "text"),
+        ({"text": "a", "format": "mp3"}, "format"),
+        ({"text": "a", "voice": "x"}, "open.voice"),
+        ({"text": "a", "speed": "fast"}, "open.speed"),
+        ({"text": "a", "sample_rate": 11_025}, "open.sample_rate"),
+    ],
+)
+async def test_bad_requests_name_the_field(body: Any, field: str | None) -> None:
+    async with running() as server:
+        status, kind, content = await speak(server, body)
+    assert (status, kind) == (400, "application/json")
+    error = orjson.loads(content)["error"]
+    assert error["field"] == field
+    assert error["message"]
+
+
+async def test_an_engine_that_fails_at_once_is_a_500() -> None:
+    script = [{"match": "坏", "at": 0, "action": "fail"}]
+    async with running(engine_options={"script": script}) as server:
+        status, kind, content = await speak(server, {"text": "坏的。"})
+        assert (status, kind) == (500, "application/json")
+        assert "scripted" in orjson.loads(content)["error"]["message"]
+        assert server._open == 0
+
+
+async def test_an_engine_that_fails_half_way_breaks_the_body_off() -> None:
+    script = [{"match": "坏", "at": 1, "action": "fail"}]
+    async with running(engine_options={"script": script}) as server:
+        with pytest.raises(IncompleteRead):
+            await speak(server, {"text": "你好，世界。坏的坏的坏的坏的。"})
+
+
+async def test_readers_who_leave_stop_the_engine() -> None:
+    """Case C-17 a: twenty requests dropped after a little audio; a short one is as quick as before."""
+    async with running(engine_options={"step_delay_ms": 2}) as server:
+        loop = asyncio.get_running_loop()
+        start = loop.time()
+        await speak(server, {"text": "你好。"})
+        alone = loop.time() - start
+        assert server.listener is not None
+        for _ in range(20):
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.listener.port)
+            body = orjson.dumps({"text": "山高水远天蓝云白。" * 555})
+            writer.write(b"POST /v1/speak HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+            await reader.readexactly(1_024)
+            writer.transport.abort()
+        async with asyncio.timeout(5):
+            while server._open:
+                await asyncio.sleep(0.02)
+        start = loop.time()
+        await speak(server, {"text": "你好。"})
+        assert loop.time() - start < 2 * alone + 0.2
+
+
+async def test_too_many_sessions_is_a_503() -> None:
+    async with running(max_sessions=1) as server, bare_client(url_of(server), open=c.Open()):
+        status, _, _ = await speak(server, {"text": "你好。"})
+        assert status == 503
