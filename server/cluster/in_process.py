@@ -37,6 +37,7 @@ StepObserver = Callable[[float, int], None]
 """Told after every step: seconds it took, jobs it served. Called on an engine thread."""
 
 
+CLOSE_TIMEOUT_S: Final = 5.0  # for a step that hangs
 NOTHING: Final[Samples] = np.zeros(0, np.float32)
 
 
@@ -140,7 +141,7 @@ class InProcessPool:
             self._closing = True
             self._ready.clear()
             self._changed.notify_all()
-        limit = time.monotonic() + 5
+        limit = time.monotonic() + CLOSE_TIMEOUT_S
         for thread in self._threads:
             await asyncio.to_thread(thread.join, max(0.0, limit - time.monotonic()))
         if not any(thread.is_alive() for thread in self._threads):

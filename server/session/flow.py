@@ -42,8 +42,9 @@ class Flow:
         while self._unacked and self._unacked[0][:2] <= (utterance, next_sample):
             self.unacked_bytes -= self._unacked.popleft()[2]
         base = self._bases.get(utterance)
-        if base is not None:
-            self._played = max(self._played, base + played_sample)
+        if base is None or not played_sample:
+            return  # an earlier utterance may still be heard
+        self._played = max(self._played, base + played_sample)
         for older in [known for known in self._bases if known < utterance]:
             del self._bases[older]
 

@@ -271,10 +271,11 @@ class Session:
             raise ProtocolError(ErrorCode.BAD_ACK, "more was played than received", "ack.played_sample")
         self._acked_at = self._now
         self._flow.acked(ack.utterance, ack.next_sample, ack.played_sample)
-        utterance.played(ack.played_sample)
+        utterance.played(ack.played_sample - self.config.pre_skip if self.config else 0)
         utterance.acked = max(utterance.acked, ack.next_sample)
         utterance.heard = max(utterance.heard, ack.played_sample)
-        self._settle(before=ack.utterance)
+        collects = self._flow.max_lead is None
+        self._settle(before=ack.utterance if ack.played_sample or collects else 0)
 
     def _settle(self, before: int = 0) -> None:
         """Forget utterances that are sent and heard, or followed by one that is being heard."""

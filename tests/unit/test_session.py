@@ -584,3 +584,27 @@ def test_an_unfinished_number_waits_for_its_digits() -> None:
     driver.numbered(c.Text, text="3.")
     advance(driver, 5)
     assert not driver.frames
+
+
+def test_receiving_the_next_utterance_does_not_mean_the_last_was_heard() -> None:
+    driver = opened(max_lead_ms=2_500)
+    driver.say(1, TEXT)
+    driver.say(2, TEXT)
+    driver.run(acks=False)
+    driver.ack(1, driver.frames[-1].end_sample, 10)
+    end = len(TEXT) * SAMPLES_PER_CHARACTER
+    while driver.frames[-1].utterance == 1:
+        driver.run(acks=False)
+        driver.ack(1, driver.frames[-1].end_sample, driver.frames[-1].end_sample // 2)
+        if driver.frames[-1].end_sample == end:
+            break
+    driver.ack(1, end, end - 24_000)
+    driver.run(acks=False)
+    sent = driver.frames[-1]
+    assert sent.utterance == 2
+    driver.ack(2, sent.end_sample, 0)
+    driver.run(acks=False)
+    assert driver.frames[-1].end_sample == sent.end_sample  # a second of the first is still to be heard
+    driver.numbered(c.Cancel, played_sample=end - 2 * SAMPLES_PER_CHARACTER)
+    driver.drain()
+    assert [m.heard_text_end for m in driver.of(s.Cancelled)] == [len(TEXT) - 2, 0]
