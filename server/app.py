@@ -23,7 +23,7 @@ from server.observe.logs import configure_logs
 from server.observe.metrics import Metrics
 from server.session import Policy
 from server.settings import Settings
-from server.text import warm_up as warm_up_text
+from server.text.normaliser import warm_up as warm_up_text
 
 log = structlog.get_logger(__name__)
 
