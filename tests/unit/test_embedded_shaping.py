@@ -1,0 +1,43 @@
+"""Limiter, fades and pauses: all independent of how samples are cut into chunks."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from server.engines.embedded.shaping import HOP, fade_edges, limit, pause_samples
+
+
+def test_the_limiter_leaves_ordinary_samples_alone_and_never_clips() -> None:
+    quiet = np.linspace(-0.8, 0.8, 101, dtype=np.float32)
+    assert limit(quiet) is quiet
+    loud = np.linspace(-5, 5, 10_001, dtype=np.float32)
+    bent = limit(loud)
+    assert np.abs(bent).max() <= 1
+    assert bool(np.all(np.diff(bent) >= 0))  # monotone: no fold-over
+    assert np.allclose(bent[np.abs(loud) <= 0.85], loud[np.abs(loud) <= 0.85])
+
+
+@given(st.integers(1, 3000), st.lists(st.integers(1, 700), max_size=8))
+def test_fades_do_not_depend_on_the_cuts(total: int, lengths: list[int]) -> None:
+    whole = np.ones(total, np.float32)
+    parts, start = [], 0
+    for length in [*lengths, total]:
+        end = min(total, start + length)
+        if end > start:
+            parts.append(fade_edges(whole[start:end], start, total))
+        start = end
+    assert np.array_equal(np.concatenate(parts), fade_edges(whole, 0, total))
+
+
+def test_fades_reach_down_at_both_ends_only() -> None:
+    faded = fade_edges(np.ones(2400, np.float32), 0, 2400)
+    assert faded[0] < 0.001
+    assert faded[-1] < 0.001
+    assert np.all(faded[120:-240] == 1)
+
+
+def test_pauses_scale_with_speed_and_count_the_silence_already_there() -> None:
+    assert pause_samples(400, 1.0, 0) == 9600
+    assert pause_samples(400, 2.0, 0) == 4800
+    assert pause_samples(400, 1.0, 5) == 9600 - 5 * HOP
+    assert pause_samples(0, 1.0, 5) == 0
