@@ -20,30 +20,29 @@ class Position:
 
 
 class AckSchedule:
-    """At most every 100 ms on arrival or each 128 KiB; by a 200 ms timer where the session waits for something."""
+    """At most every 100 ms on arrival or each `ack_bytes`; by a 200 ms timer where the session waits for something."""
 
-    def __init__(self, queue_bytes: int, now: float) -> None:
+    def __init__(self, queue_bytes: int, now: float, ack_bytes: int = ACK_BYTES) -> None:
         self.last = now
         self.position = Position()
         self._queue_bytes = queue_bytes
-        self._arrived = self._taken = 0
+        self._ack_bytes = ack_bytes
+        self._arrived = self._taken = self._acked = 0  # cost of everything that arrived, was consumed, was acked
         self._held: deque[Position] = deque()  # arrived and not ackable yet; the server's window bounds it
-        self._unacked_bytes = 0
 
     @property
     def owed(self) -> bool:
         """Something arrived that no ack covers."""
-        return bool(self._held) or self._unacked_bytes > 0
+        return self._arrived > self._acked
 
     @property
     def timer(self) -> float:
         """When the timer's ack is due."""
         return self.last + ACK_TIMER_S
 
-    def arrived(self, utterance: int, sample: int, cost: int, wire_bytes: int) -> None:
+    def arrived(self, utterance: int, sample: int, cost: int) -> None:
         """Audio up to `sample` is here and waits for its consumer, who will report `cost` bytes."""
         self._arrived += cost
-        self._unacked_bytes += wire_bytes
         position = Position(utterance, sample, self._arrived)
         if self._held or position.cost - self._taken > self._queue_bytes:
             self._held.append(position)
@@ -53,16 +52,21 @@ class AckSchedule:
     def taken(self, cost: int) -> bool:
         """The consumer took that much. Returns whether that alone is worth an ack."""
         self._taken += cost
-        before = self.position.cost
+        if not self._held:
+            return False
         while self._held and self._held[0].cost - self._taken <= self._queue_bytes:
             self.position = self._held.popleft()
-        return self.position.cost > before and self._unacked_bytes >= ACK_BYTES
+        return self._is_much
 
     def due_on_arrival(self, now: float) -> bool:
         """Whether audio that just arrived is acked at once. While the consumer is behind only the timer speaks."""
-        return not self._held and (now - self.last >= ACK_INTERVAL_S or self._unacked_bytes >= ACK_BYTES)
+        return not self._held and (now - self.last >= ACK_INTERVAL_S or self._is_much)
 
     def sent(self, now: float) -> None:
         """An ack of `position` was made."""
         self.last = now
-        self._unacked_bytes = self._held[-1].cost - self.position.cost if self._held else 0
+        self._acked = self.position.cost
+
+    @property
+    def _is_much(self) -> bool:
+        return self.position.cost - self._acked >= self._ack_bytes

@@ -15,16 +15,16 @@ _LOOPBACK: Final = {"localhost", "127.0.0.1", "::1"}
 
 def stream_url(url: str) -> str:
     """The WebSocket address for `url`: `host:port`, ws(s) or http(s), with or without a path. Raises ConnectFailed."""
-    parts = urlsplit(url if "://" in url else f"ws://{url}")
-    scheme = _TO_WEBSOCKET.get(parts.scheme)
+    wrong = ConnectFailed(f"{url!r} is no server address: write it like {DEFAULT_URL}")
     try:
-        usable = scheme is not None and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # a port that is no number, or too large
-        usable = False
-    if not usable:
-        raise ConnectFailed(f"{url!r} is no server address: write it like {DEFAULT_URL}")
+        parts = urlsplit(url if "://" in url else f"ws://{url}")
+        scheme = _TO_WEBSOCKET.get(parts.scheme) if parts.hostname and parts.port != 0 else None
+    except ValueError:  # a port that is no number or too large, half a bracket
+        raise wrong from None
+    if scheme is None:
+        raise wrong
     path = STREAM_PATH if parts.path in ("", "/") else parts.path
-    return urlunsplit((scheme or "", parts.netloc, path, parts.query, ""))
+    return urlunsplit((scheme, parts.netloc, path, parts.query, ""))
 
 
 def http_url(url: str, path: str) -> str:

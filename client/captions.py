@@ -4,6 +4,7 @@ A cue never crosses a segment that ends a sentence, holds at most two lines, las
 after a pause. Text between words (punctuation) belongs to the word before it.
 """
 
+import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ MAX_LINES: Final = 2
 MAX_CUE_S: Final = 7.0
 PAUSE_S: Final = 0.6  # a longer silence between two words begins a new cue
 MIN_CUE_S: Final = 1.0  # shorter cues stay until the next begins, at most this long
+_SPACE: Final = re.compile(r"\s+")
 _SENTENCE_ENDS: Final = "。？！?!….\n"
 _CLAUSE_ENDS: Final = "，、；：,;:—"
 _OPENING: Final = "“‘(（【《「『[¿¡"
@@ -65,9 +67,7 @@ def make_cues(words: Iterable[SpokenWord]) -> list[Cue]:
 def to_vtt(cues: Iterable[Cue]) -> str:
     """WebVTT with a time stamp before each word, so that players can highlight it."""
     blocks = ["WEBVTT\n"]
-    for cue in cues:
-        lines = "\n".join(_vtt_line(line, cue.start_s) for line in cue.lines)
-        blocks.append(f"{_clock(cue.start_s, '.')} --> {_clock(cue.end_s, '.')}\n{lines}\n")
+    blocks += [f"{_clock(cue.start_s, '.')} --> {_clock(cue.end_s, '.')}\n{_vtt_lines(cue)}\n" for cue in cues]
     return "\n".join(blocks)
 
 
@@ -120,15 +120,17 @@ def _text(words: Iterable[SpokenWord]) -> str:
     return " ".join("".join(word.text for word in words).split())
 
 
-def _vtt_line(words: Sequence[SpokenWord], cue_start_s: float) -> str:
-    parts: list[str] = []
-    last = _clock(cue_start_s, ".")  # stamps must grow, and lie inside the cue
-    for word in words:
-        stamp = _clock(word.start_s, ".")
-        parts.append(f"<{stamp}>" if stamp > last else "")
-        parts.append(_escape(word.text.replace("\n", " ")))
-        last = max(last, stamp)
-    return "".join(parts).rstrip()
+def _vtt_lines(cue: Cue) -> str:
+    last = _clock(cue.start_s, ".")  # stamps must grow, and lie inside the cue
+    lines: list[str] = []
+    for line in cue.lines:
+        parts: list[str] = []
+        for word in line:
+            stamp = _clock(word.start_s, ".")
+            parts += (f"<{stamp}>" if stamp > last else "", _escape(_SPACE.sub(" ", word.text)))
+            last = max(last, stamp)
+        lines.append("".join(parts).strip())
+    return "\n".join(lines)
 
 
 def _escape(text: str) -> str:

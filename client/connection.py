@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Generator, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Generator, Iterable, Mapping
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Final, Self
@@ -14,7 +14,7 @@ from websockets.typing import Subprotocol
 
 from client.address import explain_os_error, explain_status, is_loopback, stream_url
 from client.effects import Deliver, Effect, Failed, Finished, RoomGrew, Send
-from client.errors import Busy, ClientError, ConnectFailed, ServerError, ServerLost, ServerMisbehaved
+from client.errors import Busy, ClientError, ConnectFailed, ServerError, ServerMisbehaved
 from client.items import Audio
 from client.session import SessionState
 from client.utterance import Utterance
@@ -180,7 +180,7 @@ class Session:
         *,
         on_event: Callable[[Event], None] | None = None,
         **overrides: Any,
-    ) -> AsyncIterator[Audio]:
+    ) -> AsyncGenerator[Audio, None]:
         """Speaks a text, or pieces of text as they come, and yields the audio. `overrides` are those of `start`.
 
         Leaving the iteration early cancels the utterance.
@@ -222,10 +222,11 @@ class Session:
             self._timer.cancel()
         if self._state.failure is None:
             await self._drain()
+            self._state.close()
+            self._tell_everyone()
             with suppress(TimeoutError):
                 async with asyncio.timeout(CLOSE_TIMEOUT_S):
                     await self._socket.close()
-        self._fail(ServerLost("the session was closed"))
         self._socket.transport.abort()
         for task in (self._reader, self._writer):
             task.cancel()
@@ -292,16 +293,12 @@ class Session:
                 case RoomGrew():
                     self._changed.set()
                 case Failed():
-                    self._give_up()
+                    self._socket.transport.abort()
+                    self._tell_everyone()
         self._arm()
 
-    def _fail(self, error: ClientError) -> None:
-        if self._state.failure is None:
-            self._state.failure = error
-            self._give_up()
-
-    def _give_up(self) -> None:
-        self._socket.transport.abort()
+    def _tell_everyone(self) -> None:
+        """The session is over: readers and writers look at `failure`."""
         for utterance in self._utterances.values():
             utterance._wake()
         self._changed.set()

@@ -61,7 +61,8 @@ class SessionState:
         self._live: dict[int, _Utterance] = {}  # started and not finished, in order
         self._finished: deque[_Utterance] = deque(maxlen=REMEMBERED)
         self._newest = 0  # highest utterance number started
-        self._acks = AckSchedule(queue_bytes, now)
+        unacked_bytes = int(bounds.get("unacked_bytes", limits.MAX_UNACKED_BYTES))
+        self._acks = AckSchedule(queue_bytes, now, min(limits.ACK_BYTES, unacked_bytes // 4))
         self._last_heard = now
         self._last_sent = now
         self._last_input: float | None = None  # when text came that no flush followed
@@ -146,6 +147,10 @@ class SessionState:
     def lost(self, close_code: int | None, reason: str) -> list[Effect]:
         """The connection is gone."""
         return self._fail(ServerLost(_describe_close(close_code, reason, self.going_away), close_code))
+
+    def close(self) -> None:
+        """The program closes the session."""
+        self._fail(ServerLost("the session was closed"))
 
     def consumed(self, utterance: int, end_sample: int, cost: int, now: float) -> list[Effect]:
         """The consumer took an item of this cost: audio up to `end_sample`, or an event (0)."""
@@ -252,7 +257,7 @@ class SessionState:
                 pass
         if entry.cancelled:
             return []
-        self._acks.arrived(entry.number, entry.timeline.next_sample, EVENT_COST, 0)
+        self._acks.arrived(entry.number, entry.timeline.next_sample, EVENT_COST)
         return [Deliver(entry.number, event, EVENT_COST)]
 
     def _take_audio(self, frame: AudioFrame, now: float) -> list[Effect]:
@@ -271,12 +276,13 @@ class SessionState:
             return []
         entry.statistics.audio(frame, now)
         effects: list[Effect] = []
-        cost = 0
-        if not entry.cancelled:
-            item = _audio_item(frame, skip)
-            cost = len(item.pcm) or len(frame.payload)
+        item = _audio_item(frame, skip)
+        cost = len(item.pcm) or len(frame.payload)
+        self._acks.arrived(entry.number, frame.end_sample, cost)
+        if entry.cancelled:
+            self._acks.taken(cost)
+        else:
             effects.append(Deliver(entry.number, item, cost))
-        self._acks.arrived(entry.number, frame.end_sample, cost, max(1, len(frame.payload)))
         if self._acks.due_on_arrival(now):
             effects.append(self._ack(now))
         return effects
@@ -286,7 +292,7 @@ class SessionState:
         del self._live[entry.number]
         self._finished.append(entry)
         entry.statistics.finish(event, samples, entry.timeline, now)
-        self._acks.arrived(entry.number, entry.timeline.next_sample, EVENT_COST, 0)
+        self._acks.arrived(entry.number, entry.timeline.next_sample, EVENT_COST)
         return [Deliver(entry.number, event, EVENT_COST), Finished(entry.number), self._ack(now)]
 
     def _ack(self, now: float) -> Send:

@@ -5,6 +5,7 @@ each full stop. It keeps to the acks: never more than `unacked_bytes` on the way
 """
 
 import asyncio
+import dataclasses
 import hashlib
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
 
+import numpy as np
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.datastructures import Headers
 from websockets.exceptions import ConnectionClosed
@@ -36,14 +38,10 @@ VOICES = {
 
 def speech_of(position: int, text: str) -> bytes:
     """The samples of a stretch of text that begins at this position of the utterance."""
-    samples = bytearray()
-    for index, character in enumerate(text, position):
-        value = (ord(character) * 31 + index * 7) % 8_000
-        samples += b"".join(
-            ((value + n % 97) * (1 if n % 2 else -1)).to_bytes(2, "little", signed=True)
-            for n in range(SAMPLES_PER_CHARACTER)
-        )
-    return bytes(samples)
+    n = np.arange(SAMPLES_PER_CHARACTER)
+    sign = np.where(n % 2, 1, -1)
+    values = [(ord(character) * 31 + index * 7) % 8_000 for index, character in enumerate(text, position)]
+    return b"".join(((value + n % 97) * sign).astype("<i2").tobytes() for value in values)
 
 
 @dataclass
@@ -133,6 +131,7 @@ class FakeSession:
         bounds = {
             "text_window_chars": self.behaviour.window,
             "queued_utterances": self.behaviour.queued,
+            "unacked_bytes": self.behaviour.unacked_bytes,
             "idle_timeout_ms": 60_000,
         }
         config = {
@@ -198,6 +197,8 @@ class FakeSession:
 
     async def say(self, utterance: _Utterance) -> None:
         while not utterance.cancelled:
+            while utterance.pieces and isinstance(utterance.pieces[0], int) and utterance.pieces[0] <= utterance.spoken:
+                utterance.pieces.pop(0)
             if utterance.pieces and isinstance(utterance.pieces[0], tuple):
                 await self.silence(utterance, utterance.pieces.pop(0)[1])
             elif (end := self.next_cut(utterance)) is not None:
@@ -228,8 +229,7 @@ class FakeSession:
             if character in "。.":
                 return utterance.spoken + index + 1
         if utterance.pieces and isinstance(utterance.pieces[0], int):
-            end = int(utterance.pieces.pop(0))
-            return end if end > utterance.spoken else self.next_cut(utterance)
+            return int(utterance.pieces.pop(0))
         return len(utterance.text) if rest and utterance.ended else None
 
     async def segment(self, utterance: _Utterance, end: int) -> None:
@@ -316,12 +316,12 @@ class FakeSession:
         if self.config.max_lead_ms is None:
             return True
         lead = frame.end_sample - (self.played[1] if self.played[0] == utterance.number else 0)
-        self.peak_lead = max(self.peak_lead, lead - frame.count)
-        return lead - frame.count <= self.config.max_lead_ms * self.config.sample_rate // 1_000
+        if lead > self.config.max_lead_ms * self.config.sample_rate // 1_000:
+            return False
+        self.peak_lead = max(self.peak_lead, lead)
+        return True
 
     async def emit(self, event: Any) -> None:
-        import dataclasses
-
         self.event += 1
         await self.send(self.behaviour.change_event(dataclasses.replace(event, event=self.event)))
 

@@ -1,0 +1,385 @@
+"""The client library against a small server: several utterances, back-pressure, cancel, and every way to fail."""
+
+import asyncio
+import dataclasses
+import socket
+from collections.abc import AsyncIterator
+
+import pytest
+from websockets.asyncio.server import ServerConnection, serve
+
+import client
+from client.connection import Session
+from protocol import client_messages as c
+from protocol import server_messages as s
+from protocol.frames import AudioFrame
+from tests.support.fake_server import (
+    SAMPLES_PER_CHARACTER,
+    Behaviour,
+    FakeSession,
+    fake_server,
+    speech_of,
+)
+
+TEXT = "你好, world. A second sentence. And one without an end"
+
+
+async def spoken(session: Session, text: str = TEXT) -> bytes:
+    return b"".join([audio.pcm async for audio in session.speak(text)])
+
+
+async def collect(session: Session, samples: list[int]) -> None:
+    """Speaks TEXT; leaves how many samples came in `samples`, also when it fails."""
+    async for audio in session.speak(TEXT):
+        samples[0] = audio.end_sample
+
+
+async def test_a_text_is_spoken() -> None:
+    async with fake_server() as server:
+        async with client.connect(server.url) as session:
+            assert await spoken(session) == speech_of(0, TEXT)
+        assert [type(message) for message in server.messages if not isinstance(message, c.Ack)] == [
+            c.Open, c.Start, c.Text, c.End,
+        ]  # fmt: skip
+        assert server.messages[0] == c.Open(max_lead_ms=None, max_buffer_delay_ms=None)
+        ack = server.of(c.Ack)[-1]
+        assert (ack.next_sample, ack.event) == (len(TEXT) * SAMPLES_PER_CHARACTER, 10)
+
+
+async def test_opus_is_decoded_to_the_exact_length() -> None:
+    async with fake_server() as server, client.connect(server.url, format="opus") as session:
+        at = 0
+        async for audio in session.speak(TEXT):
+            assert audio.first_sample == at
+            at = audio.end_sample
+        assert at == len(TEXT) * SAMPLES_PER_CHARACTER
+
+
+async def test_opus_packets_can_be_had_as_they_are() -> None:
+    async with fake_server() as server, client.connect(server.url, format="opus", decode=False) as session:
+        items = [audio async for audio in session.speak(TEXT)]
+        assert all(audio.packets and not audio.pcm for audio in items)
+        assert items[-1].end_sample >= len(TEXT) * SAMPLES_PER_CHARACTER + session.pre_skip
+
+
+async def test_text_may_come_in_pieces_from_anywhere() -> None:
+    async def pieces() -> AsyncIterator[str]:
+        for character in TEXT:
+            yield character
+            await asyncio.sleep(0)
+
+    events: list[s.Event] = []
+    async with fake_server() as server, client.connect(server.url) as session:
+        audio = [a async for a in session.speak(pieces(), on_event=events.append, speed=1.5)]
+        assert b"".join(a.pcm for a in audio) == speech_of(0, TEXT)
+        assert await spoken(session, "") == b""
+        assert b"".join([a.pcm async for a in session.speak(["ab", "c."])]) == speech_of(0, "abc.")
+        assert server.of(c.Start)[0].speed == 1.5
+    assert isinstance(events[0], s.SegmentBegin)
+    assert isinstance(events[-1], s.Done)
+
+
+async def test_utterances_are_queued_and_come_in_order() -> None:
+    async with fake_server(Behaviour(queued=2)) as server, client.connect(server.url) as session:
+        utterances: asyncio.Queue[client.Utterance] = asyncio.Queue()
+
+        async def write() -> None:
+            for n in range(5):
+                utterance = await session.start(seed=n)
+                await utterances.put(utterance)
+                await utterance.write(f"Number {n}.")
+                await utterance.silence(100)
+                await utterance.flush()
+                await utterance.end()
+
+        writing = asyncio.create_task(write())
+        for n in range(5):
+            utterance = await utterances.get()
+            pcm = b"".join([audio.pcm async for audio in utterance.audio()])
+            assert pcm == speech_of(0, f"Number {n}.") + bytes(4_800)
+            assert isinstance(utterance.result, s.Done)
+        await writing
+        assert [start.seed for start in server.of(c.Start)] == [0, 1, 2, 3, 4]
+
+
+async def test_only_the_newest_utterance_takes_text() -> None:
+    async with fake_server() as server, client.connect(server.url) as session:
+        first = await session.start()
+        await first.end()
+        await first.end()
+        with pytest.raises(RuntimeError, match="has ended"):
+            await first.write("x")
+
+
+async def test_a_book_written_at_once_waits_for_room() -> None:
+    text = "0123456789abcdef. " * 100
+    async with fake_server(Behaviour(window=200)) as server, client.connect(server.url) as session:
+        assert await spoken(session, text) == speech_of(0, text)
+        assert len(server.of(c.Text)) > 9
+
+
+async def test_a_slow_consumer_slows_the_server_down() -> None:
+    text = "x" * 1_200 + "."
+    behaviour = Behaviour(unacked_bytes=100_000)
+    async with fake_server(behaviour) as server, client.connect(server.url) as session:
+        utterance = await session.start()
+        await utterance.write(text)
+        await utterance.end()
+        await asyncio.sleep(0.5)
+        acks = server.of(c.Ack)
+        held = 2 * acks[-1].next_sample
+        assert held <= 1_048_576
+        assert acks[-1].played_sample == 0
+        assert sum(item.count * 2 for item, _ in utterance._queue if isinstance(item, client.Audio)) <= held + 100_000
+        pcm = b"".join([audio.pcm async for audio in utterance.audio()])
+        assert pcm == speech_of(0, text)
+        assert server.sessions[0].peak_unacked <= 100_000
+
+
+async def test_the_lead_follows_what_was_played() -> None:
+    async with fake_server() as server, client.connect(server.url, max_lead_ms=300) as session:
+        utterance = await session.start()
+        await utterance.write("x" * 40)
+        await utterance.end()
+        utterance.played(0, 0, 0)
+        got = 0
+        received = asyncio.Event()
+
+        async def consume() -> None:
+            nonlocal got
+            async for audio in utterance.audio():
+                got = audio.end_sample
+                received.set()
+
+        consuming = asyncio.create_task(consume())
+        await asyncio.sleep(0.3)
+        assert 0 < got <= 300 * 24 + 960
+        while not consuming.done():
+            utterance.played(got, 0, 0)
+            await asyncio.wait([consuming], timeout=0.05)
+        assert got == 40 * SAMPLES_PER_CHARACTER
+        assert server.sessions[0].peak_lead <= 300 * 24
+
+
+async def test_a_pause_of_the_writer_is_flushed_softly() -> None:
+    async with fake_server() as server, client.connect(server.url) as session:
+        utterance = await session.start()
+        await utterance.write("It is late")
+        await asyncio.sleep(0.6)
+        assert server.of(c.Flush) == [c.Flush(3, True)]
+        await utterance.end()
+        assert len([a async for a in utterance.audio()]) > 0
+
+
+async def test_cancel_says_what_was_heard_and_leaves_the_next_alone() -> None:
+    async with fake_server(Behaviour(frame_delay_s=0.001)) as server, client.connect(server.url) as session:
+        first = await session.start()
+        await first.write("x" * 500 + ".")
+        seen = late = 0
+        async for item in first:
+            assert first.result is None or isinstance(item, s.Cancelled)
+            seen += 1
+            if seen == 8:
+                await first.cancel(played_sample=4_800)
+            elif seen > 8:
+                late += isinstance(item, client.Audio)
+        assert late == 0
+        assert isinstance(first.result, s.Cancelled)
+        assert server.of(c.Cancel) == [c.Cancel(3, 1, 4_800)]
+        await first.cancel()
+        assert await spoken(session) == speech_of(0, TEXT)
+
+
+async def test_leaving_early_cancels() -> None:
+    async with fake_server(Behaviour(frame_delay_s=0.001)) as server, client.connect(server.url) as session:
+        stream = session.speak("x" * 500)
+        async for _ in stream:
+            break
+        await stream.aclose()
+        assert await spoken(session) == speech_of(0, TEXT)
+        assert len(server.of(c.Cancel)) == 1
+
+
+async def test_an_error_in_the_text_source_reaches_the_caller() -> None:
+    async def pieces() -> AsyncIterator[str]:
+        yield "Hello. "
+        raise LookupError("the model died")
+
+    async with fake_server() as server, client.connect(server.url) as session:
+        with pytest.raises(LookupError, match="the model died"):
+            async for _ in session.speak(pieces()):
+                pass
+        assert await spoken(session) == speech_of(0, TEXT)
+        assert len(server.of(c.Cancel)) == 1
+
+
+# ---- failures ----
+
+
+async def close_1000(session: FakeSession) -> None:
+    await session.socket.close(1000)
+
+
+async def close_1011(session: FakeSession) -> None:
+    await session.socket.close(1011, "engine died")
+
+
+async def engine_failed(session: FakeSession) -> None:
+    await session.send(s.Error("engine_failed", "the engine died in segment 1", None, True))
+    await session.socket.close(1011)
+
+
+async def vanish(session: FakeSession) -> None:
+    session.socket.transport.abort()
+
+
+async def speak_nonsense(session: FakeSession) -> None:
+    await session.socket.send('{"type": "sing"}')
+
+
+async def speak_bytes(session: FakeSession) -> None:
+    await session.socket.send(b"\x01\x02")
+
+
+@pytest.mark.parametrize(
+    ("how", "kind", "said"),
+    [
+        (close_1000, client.ServerLost, "before the audio was complete"),
+        (close_1011, client.ServerLost, "engine died"),
+        (engine_failed, client.ServerError, "engine_failed: the engine died in segment 1"),
+        (vanish, client.ServerLost, "connection broke"),
+        (speak_nonsense, client.ServerMisbehaved, "does not understand"),
+        (speak_bytes, client.ServerMisbehaved, "header"),
+    ],
+)
+async def test_a_server_that_fails_half_way_is_an_error(how: object, kind: type[Exception], said: str) -> None:
+    behaviour = Behaviour(fail_after=3, how=how)  # type: ignore[arg-type]  # parametrised
+    async with fake_server(behaviour) as server, client.connect(server.url) as session:
+        received = [0]
+        with pytest.raises(kind, match=said):
+            await collect(session, received)
+        assert received == [3 * 960]
+        with pytest.raises(kind):
+            await session.start()
+
+
+async def test_a_server_that_hangs_is_noticed() -> None:
+    behaviour = Behaviour(silent_at_end=True, no_heartbeat=True)
+    async with fake_server(behaviour) as server, client.connect(server.url) as session:
+        async with asyncio.timeout(3):
+            with pytest.raises(client.ServerLost, match="nothing came from the server"):
+                await spoken(session)
+
+
+@pytest.mark.parametrize("what", ["sample", "digest", "gap"])
+async def test_damage_is_never_silent(what: str) -> None:
+    def frame(frame: AudioFrame) -> AudioFrame:
+        if frame.first_sample != 960:
+            return frame
+        if what == "sample":
+            return dataclasses.replace(frame, payload=bytes(len(frame.payload)), crc=-1)
+        return dataclasses.replace(frame, first_sample=961) if what == "gap" else frame
+
+    def event(event: s.Event) -> s.Event:
+        return dataclasses.replace(event, digest="0" * 64) if what == "digest" and isinstance(event, s.Done) else event
+
+    expected = client.ServerMisbehaved if what == "gap" else client.DigestMismatch
+    behaviour = Behaviour(change_frame=frame, change_event=event)
+    async with fake_server(behaviour) as server, client.connect(server.url) as session:
+        with pytest.raises(expected):
+            await spoken(session)
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind", "said"),
+    [
+        (s.Busy(2_500), client.Busy, "in 2.5 s"),
+        (
+            s.Error("unknown_voice", "open.voice must be one of a, b, not 'c'", "open.voice"),
+            client.ServerError,
+            "unknown_voice: open.voice must be one of",
+        ),
+        (s.Heartbeat(), client.ServerMisbehaved, "answers `open` with `heartbeat`"),
+    ],
+)
+async def test_a_session_that_is_refused(answer: s.ServerMessage, kind: type[Exception], said: str) -> None:
+    async with fake_server(Behaviour(first_answer=answer)) as server:
+        with pytest.raises(kind, match=said):
+            await client.connect(server.url)
+
+
+async def test_keys() -> None:
+    async with fake_server(Behaviour(api_key="secret")) as server:
+        with pytest.raises(client.ConnectFailed, match="refuses the API key"):
+            await client.connect(server.url)
+        async with client.connect(server.url, api_key="secret") as session:
+            assert await spoken(session) == speech_of(0, TEXT)
+
+
+async def test_wrong_places() -> None:
+    async with fake_server() as server:
+        with pytest.raises(client.ConnectFailed, match="has no such path"):
+            await client.connect(server.url + "/elsewhere")
+    with pytest.raises(client.ConnectFailed, match="nothing listens at"):
+        await client.connect(server.url)
+    with pytest.raises(client.ConnectFailed, match="no host has the name"):
+        await client.connect("ws://no-such-host.invalid:1")
+    with pytest.raises(client.ConnectFailed, match="no server address"):
+        await client.connect("ftp://x")
+
+
+async def test_another_kind_of_websocket_server() -> None:
+    async def handle(connection: ServerConnection) -> None:
+        await connection.wait_closed()
+
+    async with serve(handle, "127.0.0.1", 0) as listener:
+        port = next(iter(listener.sockets)).getsockname()[1]
+        with pytest.raises(client.ConnectFailed, match=r"does not speak cosystream\.v1"):
+            await client.connect(f"127.0.0.1:{port}")
+
+
+async def test_a_port_that_never_answers() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"ws://127.0.0.1:{listener.getsockname()[1]}"
+        with pytest.raises(client.ConnectFailed, match=r"did not answer within 0\.2 s"):
+            await client.connect(url, open_timeout=0.2)
+
+
+async def test_a_peer_that_never_reads_does_not_hold_up_close() -> None:
+    async with fake_server(Behaviour(ignore_cancel=True)) as server:
+        session = await client.connect(server.url)
+        loop = asyncio.get_running_loop()
+        peer = server.sessions[0].socket.transport
+        peer.pause_reading()
+        utterance = await session.start()
+
+        async def write() -> None:
+            while True:
+                await utterance.write("x" * 16_000)
+
+        writing = asyncio.create_task(write())
+        await asyncio.sleep(0.2)
+        began = loop.time()
+        await session.close()
+        assert loop.time() - began < 2.5
+        with pytest.raises(client.ServerLost):
+            await writing
+        peer.abort()
+
+
+async def test_everything_is_told_when_a_session_ends() -> None:
+    async with fake_server(Behaviour(silent_at_end=True)) as server:
+        session = await client.connect(server.url)
+        utterance = await session.start()
+        reading = asyncio.create_task(anext(utterance))
+        await asyncio.sleep(0.05)
+        await session.close()
+        with pytest.raises(client.ServerLost, match="was closed"):
+            await reading
+        await session.close()
+
+
+def test_public_names_exist() -> None:
+    assert all(getattr(client, name) is not None for name in client.__all__)
+    with pytest.raises(AttributeError):
+        _ = client.nothing

@@ -1,0 +1,225 @@
+"""What a user may ask for, what is refused, and in which words; text read from anywhere."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from client.address import http_url, stream_url
+from client.cli.arguments import build_parser
+from client.cli.exit_codes import MEANINGS, ExitCode, code_of
+from client.cli.plan import Plan, make_plan
+from client.cli.text_source import Utf8Reader, open_text, paced, read_text
+from client.cli.voices import format_voices
+from client.errors import Busy, ConnectFailed, DigestMismatch, OutputFailed, ServerError, ServerLost, UsageError
+
+
+def plan_of(*arguments: str, terminal: bool = False) -> Plan:
+    return make_plan(build_parser().parse_args(arguments), stdout_is_terminal=terminal)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("arguments", "output", "container", "format_"),
+    [
+        (("stream", "books/one.txt"), "one.wav", "wav", "pcm"),
+        (("stream", "-"), "speech.wav", "wav", "pcm"),
+        (("say", "hello", "world"), "speech.wav", "wav", "pcm"),
+        (("say", "x", "-o", "a.OPUS"), "a.OPUS", "ogg", "opus"),
+        (("say", "x", "-o", "a.ogg", "--format", "opus"), "a.ogg", "ogg", "opus"),
+        (("say", "x", "-o", "a.pcm"), "a.pcm", "raw", "pcm"),
+        (("say", "x", "-o", "a.wav", "--format", "opus"), "a.wav", "wav", "opus"),
+        (("say", "x", "-o", "-"), "-", "wav", "pcm"),
+        (("say", "x", "-o", "-", "--format", "opus"), "-", "ogg", "opus"),
+        (("say", "x", "-o", "-", "--container", "raw"), "-", "raw", "pcm"),
+        (("say", "x", "-o", "noname", "--container", "ogg"), "noname", "ogg", "opus"),
+        (("say", "x", "-o", "/dev/null"), "/dev/null", "wav", "pcm"),
+        (("say", "x", "--play"), None, "wav", "pcm"),
+        (("say", "x", "--play", "-o", "a.wav"), "a.wav", "wav", "pcm"),
+    ],
+)
+def test_where_audio_goes(
+    folder: Path, arguments: tuple[str, ...], output: str | None, container: str, format_: str
+) -> None:
+    plan = plan_of(*arguments)
+    assert (str(plan.output) if plan.output else None, plan.container, plan.format) == (output, container, format_)
+
+
+def test_a_file_that_exists_is_never_overwritten_unasked(folder: Path) -> None:
+    (folder / "one.wav").write_bytes(b"a recording")
+    assert str(plan_of("stream", "one.txt").output) == "one-2.wav"
+    assert str(plan_of("stream", "one.txt", "-o", "one.wav").output) == "one.wav"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("say", "x", "-o", "a.mp3"), r"name it \.wav"),
+        (("say", "x", "-o", "none/a.wav"), "no folder none"),
+        (("say", "x", "-o", "."), "is a directory"),
+        (("say", "x", "-o", "a.opus", "--format", "pcm"), "holds Opus"),
+        (("say", "x", "--speed", "3"), r"--speed must be from 0\.5 to 2"),
+        (("say", "x", "--bitrate", "1"), "--bitrate must be from 16000"),
+        (("say", "x", "--sample-rate", "12345"), r"--sample-rate must be one of 8000, 16000, 22050"),
+        (("say", "x", "-o", "a.opus", "--sample-rate", "22050"), r"one of 8000, 12000, .* for opus"),
+        (("say", "x", "--captions", "a.txt"), r"name it \.vtt or \.srt"),
+        (("say", "x", "--stats", "none/a.json"), "no folder none"),
+    ],
+)
+def test_what_is_refused_says_what_is_allowed(folder: Path, arguments: tuple[str, ...], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        plan_of(*arguments)
+
+
+def test_sound_is_not_written_to_a_terminal() -> None:
+    with pytest.raises(UsageError, match="is a terminal"):
+        plan_of("say", "x", "-o", "-", terminal=True)
+
+
+@pytest.mark.parametrize("arguments", [("stream",), ("stream", "a", "--rate", "0"), ("sing", "x"), ()])
+def test_wrong_arguments_end_with_the_usage_code(arguments: tuple[str, ...]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        build_parser().parse_args(arguments)
+    assert exit_.value.code == ExitCode.USAGE
+
+
+def test_help_explains_every_exit_code() -> None:
+    text = build_parser().format_help()
+    for code in ExitCode:
+        assert f"{code.value:3}  {MEANINGS[code]}" in text
+
+
+def test_errors_have_codes_of_their_own() -> None:
+    errors = [ServerError("x", "y"), DigestMismatch("x"), UsageError("x"), ConnectFailed("x"), ServerLost("x")]
+    assert [code_of(error) for error in [*errors, OutputFailed("x"), Busy(1)]] == [1, 1, 2, 3, 4, 5, 6]
+
+
+# ---- addresses ----
+
+
+@pytest.mark.parametrize(
+    ("given_", "stream"),
+    [
+        ("ws://127.0.0.1:8765", "ws://127.0.0.1:8765/v1/stream"),
+        ("localhost:8765", "ws://localhost:8765/v1/stream"),
+        ("http://h:1/", "ws://h:1/v1/stream"),
+        ("https://speech.example", "wss://speech.example/v1/stream"),
+        ("wss://h/tts/v1/stream", "wss://h/tts/v1/stream"),
+        ("[::1]:8765", "ws://[::1]:8765/v1/stream"),
+    ],
+)
+def test_addresses(given_: str, stream: str) -> None:
+    assert stream_url(given_) == stream
+
+
+@pytest.mark.parametrize("wrong", ["", "ftp://h", "ws://", "ws://h:port", "ws://h:99999", "ws://h:0", "ws://[::1"])
+def test_wrong_addresses(wrong: str) -> None:
+    with pytest.raises(ConnectFailed, match="no server address"):
+        stream_url(wrong)
+
+
+def test_the_address_of_voices() -> None:
+    assert http_url("wss://h:9/v1/stream", "/v1/voices") == "https://h:9/v1/voices"
+
+
+# ---- text ----
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"])), st.lists(st.integers(0, 40)))
+def test_bytes_cut_anywhere_are_the_same_text(text: str, cuts: list[int]) -> None:
+    data = text.encode()
+    edges = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
+    reader = Utf8Reader("x")
+    out = "".join(reader.decode(data[a:b]) for a, b in pairwise(edges)) + reader.decode(b"", final=True)
+    assert out == text.removeprefix("\ufeff")
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"]), max_size=50), st.integers(1, 7))
+def test_the_first_bad_byte_is_named(text: str, step: int) -> None:
+    good = text.encode()
+    data = good + b"\xff" + b"abc"
+    reader = Utf8Reader("book.txt")
+
+    def read() -> None:
+        for at in range(0, len(data), step):
+            reader.decode(data[at : at + step])
+
+    with pytest.raises(UsageError, match=rf"book\.txt is not UTF-8: byte {len(good)} is 0xff"):
+        read()
+
+
+def test_a_character_cut_short_at_the_end_is_named() -> None:
+    reader = Utf8Reader("book.txt")
+    reader.decode("ab你".encode()[:-1])
+    with pytest.raises(UsageError, match="byte 2 is 0xe4"):
+        reader.decode(b"", final=True)
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="there is no file"):
+        open_text(str(tmp_path / "none.txt"))
+    with pytest.raises(UsageError, match="is a directory"):
+        open_text(str(tmp_path))
+    bad = tmp_path / "bad.txt"
+    bad.write_bytes("你好".encode("gbk"))
+    with pytest.raises(UsageError, match=r"bad\.txt is not UTF-8: byte 0 is 0xc4"):
+        open_text(str(bad))
+
+
+async def test_a_pipe_is_read_as_it_fills() -> None:
+    read, write = os.pipe()
+    pieces = read_text(read, "-")
+    got: list[str] = []
+    for piece in (b"\xe4\xbd", b"\xa0", b"\xe5\xa5\xbd!"):
+        os.write(write, piece)
+        if piece != b"\xe4\xbd":
+            got.append(await anext(pieces))
+    os.close(write)
+    assert got == ["你", "好!"]
+    assert [piece async for piece in pieces] == []
+    os.close(read)
+
+
+async def test_pacing() -> None:
+    async def pieces() -> AsyncIterator[str]:
+        yield "abc"
+        yield "defghijkl"
+
+    loop = asyncio.get_running_loop()
+    start = loop.time()
+    got = [(piece, loop.time() - start) async for piece in paced(pieces(), 100)]
+    assert "".join(piece for piece, _ in got) == "abcdefghijkl"
+    sent = 0
+    for piece, when in got:
+        sent += len(piece)
+        assert when >= (sent - 1) / 100 - 0.005
+    assert got[0][0] == "a"
+
+
+# ---- voices ----
+
+
+def test_voices_as_a_table() -> None:
+    body = (
+        b'{"default": "zh-1", "voices": ['
+        b'{"id": "zh-1", "languages": ["zh", "en"], "sample_rate": 24000, "licence": "MIT", "notice": "Not for sale."},'
+        b'{"id": "en-2", "languages": ["en"], "sample_rate": 22050, "licence": "Apache-2.0"}]}'
+    )
+    assert format_voices(body).splitlines() == [
+        "VOICE   LANGUAGES  HZ     LICENCE",
+        "zh-1 *  zh en      24000  MIT",
+        "en-2    en         22050  Apache-2.0",
+        "* the server's default",
+        "",
+        "zh-1: Not for sale.",
+    ]
