@@ -59,10 +59,11 @@ def boolean(value: object) -> object:
 
 def string(max_chars: int, min_chars: int = 0) -> Check:
     """A JSON string of min..max code points."""
+    length = f"{max_chars}" if min_chars == max_chars else f"{min_chars} to {max_chars}"
 
     def check(value: object) -> object:
         if not isinstance(value, str) or not min_chars <= len(value) <= max_chars:
-            raise ValueError(f"a string of {min_chars} to {max_chars} characters")
+            raise ValueError(f"a string of {length} characters")
         return value
 
     return check

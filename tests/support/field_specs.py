@@ -14,7 +14,8 @@ from protocol.limits import U53
 Message: TypeAlias = c.ClientMessage | s.ServerMessage
 MESSAGES: Final[tuple[type[Message], ...]] = (*c.CLIENT_MESSAGES, *s.SERVER_MESSAGES)
 
-_RANGE = r"(-?[\d.e+]+) to ([\d.e+]+)"
+_RANGE: Final = r"(-?[\d.e+]+) to ([\d.e+]+)"
+_LENGTH: Final = r"a string of (?:(\d+) to )?(\d+) characters"
 _OR_NULL: Final = ", or null"
 _NONE_OF_IT: Final = object()
 
@@ -45,8 +46,8 @@ def _valid(words: str) -> st.SearchStrategy[Any]:
         return st.integers(int(match[1]), int(match[2]))
     if match := re.fullmatch(f"a number from {_RANGE}", words):
         return st.floats(float(match[1]), float(match[2])) | st.sampled_from([float(match[1]), float(match[2])])
-    if match := re.fullmatch(f"a string of {_RANGE} characters", words):
-        low, high = int(match[1]), int(match[2])
+    if match := re.fullmatch(_LENGTH, words):
+        low, high = int(match[1] or match[2]), int(match[2])
         return st.text(min_size=low, max_size=min(high, max(low, 20))) | st.sampled_from(["好" * high, "a" * low])
     if match := re.fullmatch(r"one of (.+)", words):
         return st.sampled_from(match[1].split(", "))
@@ -93,14 +94,15 @@ def wrong_values(check: Check) -> list[Any]:
     wrong: list[Any] = [] if nullable else [None]
     kinds: dict[str, Any] = {"boolean": True, "number": 0.5, "string": "1", "array": [0], "object": {"a": 0}}
     if match := re.fullmatch(f"(an integer|a number) from {_RANGE}", words):
-        low, high = float(match[2]), float(match[3])
+        least, most = float(match[2]), float(match[3])
         if match[1] == "an integer":
-            wrong += [int(low) - 1, int(match[3]) + 1, low, low + 0.5]
+            wrong += [int(match[2]) - 1, int(match[3]) + 1, least, least + 0.5]
         else:
-            wrong += [low - 1, low - 1e-9, high + 1e-6, 10**30]
+            wrong += [least - 1, least - 1e-9, most + 1e-6, 10**30]
         kinds.pop("number")
-    elif match := re.fullmatch(f"a string of {_RANGE} characters", words):
-        wrong += ["好" * (int(match[2]) + 1)] + (["a" * (int(match[1]) - 1)] if int(match[1]) else [])
+    elif match := re.fullmatch(_LENGTH, words):
+        low, high = int(match[1] or match[2]), int(match[2])
+        wrong += ["好" * (high + 1)] + (["a" * (low - 1)] if low else [])
         kinds.pop("string")
     elif words.startswith("one of"):
         wrong += ["", words[7:].split(", ")[0].upper()]
