@@ -26,6 +26,7 @@ CONTROL_BURST: Final = 100  # pings, pongs and closes at once ...
 CONTROL_RATE: Final = 20.0  # ... and per second after that
 MAX_REPLY_BYTES: Final = 1_048_576  # pongs and the like that wait for a peer that sends and does not read
 MAX_DISCARD_BYTES: Final = 1_048_576  # read from a peer after its connection failed, so that it can read why
+MAX_EARLY_BYTES: Final = 65_536  # sent before the handshake is answered
 _FEED_BYTES: Final = 4_096  # parsed at a time, so that a flood is seen before much of it is parsed
 _CONTROL: Final = frozenset({Opcode.CLOSE, Opcode.PING, Opcode.PONG})
 
@@ -82,6 +83,7 @@ class GatewayConnection(ServerConnection):
         self._control_at = self._accepted
         self._failed = False
         self._discarded = 0
+        self._early = bytearray()
 
     # asyncio.Protocol
 
@@ -104,7 +106,12 @@ class GatewayConnection(ServerConnection):
     def data_received(self, data: bytes) -> None:
         """See asyncio.Protocol."""
         if self.stage is Stage.WEBSOCKET:
-            self._feed(data)
+            if self.protocol.state is CONNECTING:
+                self._early += data
+                if len(self._early) > MAX_EARLY_BYTES:
+                    self.transport.abort()
+            else:
+                self._feed(data)
         elif self.stage is Stage.HEAD:
             try:
                 head = self._head.feed(data)
@@ -143,6 +150,16 @@ class GatewayConnection(ServerConnection):
         self._closing.start(CLOSE_TIMEOUT_S)
         await super().close(code, reason)
 
+    async def handshake(self, *arguments: Any, **options: Any) -> None:
+        """Answer the handshake, then take what the client sent without waiting for the answer.
+
+        websockets would take it at once, and put pongs and errors before the answer.
+        """
+        await super().handshake(*arguments, **options)
+        early, self._early = bytes(self._early), bytearray()
+        if early and self.protocol.state is not CONNECTING:
+            self._feed(early)
+
     def process_event(self, event: Event) -> None:
         """Take the request, then frames."""
         if isinstance(event, Frame) and not self._allowed(event):
@@ -163,7 +180,8 @@ class GatewayConnection(ServerConnection):
             self._cancel_timers()
             self.stage = Stage.WEBSOCKET
             super().connection_made(self.transport)
-            self._feed(self._head.data)
+            super().data_received(self._head.head)
+            self._early += self._head.rest
             return
         self._cancel_timers()
         self.stage = Stage.HANDED_OVER
@@ -211,9 +229,6 @@ class GatewayConnection(ServerConnection):
 
     def _fail(self, code: CloseCode, reason: str) -> None:
         self._failed = True
-        if self.protocol.state is CONNECTING:
-            self.transport.abort()
-            return
         self.protocol.fail(code, reason)
         self.send_data()
         self._closing.start(CLOSE_TIMEOUT_S)

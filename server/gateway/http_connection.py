@@ -5,8 +5,10 @@ import logging
 from collections.abc import Callable
 from email.utils import formatdate
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Final
 
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
@@ -20,10 +22,17 @@ BODY_TIMEOUT_S: Final = 30.0  # from the end of the head until the whole body is
 KEEP_ALIVE_S: Final = 5.0  # between an answer and the next request
 
 
-def http_config(app: Any) -> Config:
+def http_config(app: ASGIApp) -> Config:
     """uvicorn's configuration for `app`, an ASGI application: no lifespan, no WebSockets, no logs of its own."""
+
+    async def served(scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await app(scope, receive, send)
+        except ClientDisconnect:
+            pass  # it left before its request was whole: nothing went wrong here
+
     config = Config(
-        app,
+        served,
         log_config=None,
         access_log=False,
         lifespan="off",
@@ -180,11 +189,14 @@ class HttpConnection(HttpToolsProtocol):
         return _Refused(message)
 
     def _refuse(self, status: HTTPStatus, message: str) -> None:
-        """Answer with an error and end the connection; without the answer where another one is already on its way."""
+        """Answer with an error and end the connection. Where other answers are due or on their way, end it only."""
         if self._over or self.transport.is_closing():
             return
         self._over = True
         busy = self._busy
+        if busy and not self.cycle.more_body:
+            self.cycle.keep_alive = False  # a later request is at fault: those before it get their answers
+            return
         if busy and (self.cycle.response_started or self.pipeline):
             self.transport.abort()
             return

@@ -67,11 +67,22 @@ class HeadReader:
     def __init__(self) -> None:
         self._data = bytearray()
         self._checked = 0
+        self._end = 0
 
     @property
     def data(self) -> bytes:
         """Everything received, less empty lines before the request."""
         return bytes(self._data)
+
+    @property
+    def head(self) -> bytes:
+        """The complete head with the empty line that ends it."""
+        return bytes(self._data[: self._end])
+
+    @property
+    def rest(self) -> bytes:
+        """What came after the head."""
+        return bytes(self._data[self._end :])
 
     def feed(self, data: bytes) -> RequestHead | None:
         """Take the next bytes; the head once it is complete. Raises HeadError."""
@@ -93,6 +104,7 @@ class HeadReader:
                 )
             self._checked = len(self._data)
             return None
+        self._end = end + 4
         return parse_head(bytes(self._data[:end]))
 
 

@@ -88,14 +88,20 @@ async def read_all(reader: asyncio.StreamReader) -> bytes:
 async def talk(port: int, *pieces: bytes, secure: bool = False) -> bytes:
     """Send `pieces` one after the other; everything that comes back until the server ends the connection."""
     async with connect(port, secure=secure) as (reader, writer):
-        try:
-            for piece in pieces:
-                writer.write(piece)
-                await writer.drain()
-                await asyncio.sleep(0)
-        except ConnectionError:
-            pass  # cut off while sending; what came back is still there to be read
-        return await read_all(reader)
+        return await send_and_read(reader, writer, *pieces)
+
+
+async def send_and_read(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *pieces: bytes) -> bytes:
+    """As `talk`, on a connection that exists. It reads while it sends: a reset destroys what was not read yet."""
+    reading = asyncio.ensure_future(read_all(reader))
+    try:
+        for piece in pieces:
+            writer.write(piece)
+            await writer.drain()
+            await asyncio.sleep(0)
+    except ConnectionError:
+        pass  # cut off while sending; what came back before counts
+    return await reading
 
 
 async def ask(port: int, request: bytes, method: str = "GET", *, secure: bool = False) -> Answer:
