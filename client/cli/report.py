@@ -23,7 +23,7 @@ def report(
     if session is None or utterance is None:
         return result
     statistics = utterance.statistics
-    samples = max(samples, statistics.samples) if error is None else samples
+    samples = statistics.samples if error is None else samples
     audio_s = samples / session.sample_rate
     busy_s = (statistics.finished or 0.0) - (statistics.first_text or statistics.started)
     return result | {

@@ -124,13 +124,14 @@ class Speaking:
             raise
 
     async def _receive(self, utterance: Utterance) -> None:
-        rate = self._session.sample_rate if self._session is not None else 1
+        assert self._session is not None
+        rate, pre_skip = self._session.sample_rate, self._session.pre_skip
         async for item in utterance:
             if isinstance(item, Audio):
                 for sink in self._sinks:
                     await sink.write(item)
-                self._samples = item.end_sample
-                self._progress.audio(item.end_sample / rate)
+                self._samples = max(0, item.end_sample - (pre_skip if item.packets else 0))
+                self._progress.audio(self._samples / rate)
             elif isinstance(item, Timing) and self._plan.captions is not None:
                 self._words += [(w.start, w.end, w.first_sample, w.end_sample) for w in item.words]
 

@@ -71,6 +71,7 @@ class FakeServer:
     behaviour: Behaviour
     messages: list[c.ClientMessage] = field(default_factory=list)
     sessions: list["FakeSession"] = field(default_factory=list)
+    started: asyncio.Event = field(default_factory=asyncio.Event)  # some utterance was
 
     def of(self, kind: type[c.ClientMessage]) -> list[Any]:
         """The messages of one type."""
@@ -165,6 +166,7 @@ class FakeSession:
         match message:
             case c.Start():
                 self.utterances.append(_Utterance(message.utterance))
+                self.server.started.set()
             case c.Text():
                 self.unspoken += len(message.text)
                 assert self.unspoken <= self.behaviour.window, "the client overran the window"
