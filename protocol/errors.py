@@ -48,11 +48,11 @@ class ErrorCode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ErrorKind:
-    """How an error code behaves. `close` is None where the session goes on."""
+    """How an error code behaves. Every error ends the session, with the close code `close`."""
 
     meaning: str
     retryable: bool
-    close: CloseCode | None
+    close: CloseCode
 
 
 ERRORS: Final[dict[ErrorCode, ErrorKind]] = {

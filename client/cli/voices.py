@@ -12,7 +12,7 @@ from client.errors import ConnectFailed, ServerMisbehaved
 PATH: Final = "/v1/voices"
 TIMEOUT_S: Final = 10.0
 MAX_BYTES: Final = 4_194_304
-_COLUMNS: Final = ("id", "languages", "sample_rate", "licence")
+_COLUMNS: Final = ("id", "languages", "sample_rate", "license")
 
 
 def fetch_voices(url: str, api_key: str | None) -> bytes:

@@ -171,7 +171,7 @@ class WebSocketSession:
                 await self._connection.send(encode(message))
         except (ConnectionClosed, TimeoutError):
             pass  # it left, or does not read
-        await self._close(error.kind.close or CloseCode.INTERNAL, error.message)
+        await self._close(error.kind.close, error.message)
 
     async def _close(self, code: CloseCode, reason: str) -> None:
         try:

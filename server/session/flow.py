@@ -31,7 +31,9 @@ class Flow:
         return self.max_lead is None or self.lead <= 0 or self.lead + samples <= self.max_lead
 
     def sent(self, utterance: int, end_sample: int, samples: int, size: int) -> None:
-        """A frame went out."""
+        """A frame went out. Nobody has to ack one without samples."""
+        if not samples:
+            return
         self._bases.setdefault(utterance, self._sent)
         self._sent += samples
         self.unacked_bytes += size

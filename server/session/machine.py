@@ -190,7 +190,6 @@ class Session:
         self._writing = utterance
         self._speaking.append(utterance)
         self._sending[utterance.id] = utterance
-        self._acked_at = self._now
         self.state = State.WRITING
 
     def _text(self, message: c.Text) -> None:
@@ -220,14 +219,19 @@ class Session:
         return limits.TEXT_WINDOW_CHARS - sum(utterance.unspoken for utterance in self._speaking)
 
     def _cancel(self, message: c.Cancel) -> None:
+        assert self.config is not None
+        pre_skip = self.config.pre_skip
         targets = [u for u in self._sending.values() if message.utterance in (None, u.id)]
         played = message.played_sample
+        answers: list[s.Event] = []
         for utterance in targets:
             self._drop(utterance)
-            heard = utterance.sent if played is None else min(played, utterance.sent)
-            sample = min(utterance.sent, utterance.samples)
-            self._timeline.append(s.Cancelled(0, utterance.id, sample, utterance.heard_text_end(heard)))
+            sample = max(0, min(utterance.sent - pre_skip, utterance.samples))
+            if played is None:  # then the acks say what was heard, and a client that only collects heard all it got
+                played = sample if self._flow.max_lead is None else utterance.heard
+            answers.append(s.Cancelled(0, utterance.id, sample, utterance.heard_text_end(min(played, sample))))
             played = 0  # what is queued behind it was not heard at all
+        self._timeline.extendleft(reversed(answers))  # at once: it does not wait for the audio of others
 
     def _drop(self, utterance: Utterance) -> None:
         """Forget everything about an utterance that is not sent yet."""
@@ -247,7 +251,7 @@ class Session:
                 self._unsent -= item.count
         self._timeline = deque(kept)
         self._flow.drop(utterance.id)
-        self.utterances += 1
+        self.utterances += not utterance.done_sent
 
     def _ack(self, ack: c.Ack) -> None:
         if ack.generation != self.generation:
@@ -271,7 +275,7 @@ class Session:
             raise ProtocolError(ErrorCode.BAD_ACK, "more was played than received", "ack.played_sample")
         self._acked_at = self._now
         self._flow.acked(ack.utterance, ack.next_sample, ack.played_sample)
-        utterance.played(ack.played_sample - self.config.pre_skip if self.config else 0)
+        utterance.played(ack.played_sample)
         utterance.acked = max(utterance.acked, ack.next_sample)
         utterance.heard = max(utterance.heard, ack.played_sample)
         collects = self._flow.max_lead is None

@@ -34,5 +34,5 @@ _HINTS: Final = {
 def check_allowed(state: State, message: c.ClientMessage) -> None:
     """Raises ProtocolError where the message has no place in this state."""
     if not isinstance(message, ALLOWED[state]):
-        hint = "the session is already open" if isinstance(message, c.Open) else _HINTS[state]
+        hint = "the session is already open" if isinstance(message, c.Open | c.Resume) else _HINTS[state]
         raise ProtocolError(ErrorCode.UNEXPECTED, f"`{message.type}` is not allowed while {state}: {hint}", "type")

@@ -71,6 +71,7 @@ class Utterance:
         self.wire = sha256()
         self._digest = sha256()
         self._silences: deque[tuple[int, int]] = deque()  # (position, ms); bounded by the text window
+        self._heard_text = 0  # code points settled by `played`
         self._heard: deque[tuple[int, int]] = deque(maxlen=HEARD_WORDS)  # (end sample, text end)
 
     # Text
@@ -170,13 +171,13 @@ class Utterance:
         return self._digest.hexdigest()
 
     def played(self, sample: int) -> None:
-        """The listener is at `sample`: what was heard before is settled, only its end is kept."""
-        while len(self._heard) > 1 and self._heard[1][0] <= sample:
-            self._heard.popleft()
+        """The listener is at `sample`: what was heard before is settled."""
+        while self._heard and self._heard[0][0] <= sample:
+            self._heard_text = max(self._heard_text, self._heard.popleft()[1])
 
     def heard_text_end(self, played_sample: int) -> int:
         """The end of the text heard when playing stopped at `played_sample`: the last word that sounded to its end."""
-        heard = 0
+        heard = self._heard_text
         for end_sample, text_end in self._heard:
             if end_sample > played_sample:
                 break

@@ -89,7 +89,11 @@ def fold(char: str) -> str:
         return "\n"
     if _VULGAR.match(char):
         return " " + unicodedata.normalize("NFKC", char).replace("⁄", "/") + " "
+    if "\uff01" <= char <= "\uffe6" and char not in "｡､":
+        return unicodedata.normalize("NFKC", char)
     category = unicodedata.category(char)
+    if category == "Nd":
+        return str(unicodedata.decimal(char))
     if category in ("Cf", "Cc", "Cs", "Co", "Cn") or (category == "Mn" and char >= "\ufe00"):
         return " " if category in ("Co", "Cn", "Cs") else ""
     if category in ("So", "Sk", "Sm", "Sc", "Me") and char not in _KEPT_SYMBOLS and not _has_plain_form(char):

@@ -9,7 +9,7 @@ from server.text.characters import HANZI_CLASS
 
 INTEGER = r"(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)"
 NUMBER = rf"{INTEGER}(?:\.\d+)?"
-SIGN = r"(?:(?<![\w.)\]])[-−–](?=\d))?"
+SIGN = r"(?:(?<![A-Za-z0-9_.)\]年月日号点时周岁元])[-−–](?=\d))?"
 TILDE = r"\s?[-–—~～]\s?"
 CURRENCY = r"(?:US\$|HK\$|NT\$|A\$|C\$|[$€£¥￥₩₹])"
 CURRENCY_CODE = r"(?:USD|CNY|RMB|EUR|GBP|JPY|HKD|TWD|KRW)"
@@ -30,6 +30,7 @@ TLD = (
     r"|eu|ca|au|in|ru|gg|ly|fm|so|sh)"
 )
 _URL_CHAR = rf"[^\s<>\"“”‘’「」『』《》（）【】，。！？；：、`|{HANZI_CLASS}]"
+_LETTER = rf"(?:(?![{HANZI_CLASS}²³])[^\W\d_])"
 _HOST = r"[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?"
 
 SHAPES: dict[str, str] = {
@@ -37,38 +38,39 @@ SHAPES: dict[str, str] = {
     "space": r"\s+",
     "url": rf"(?:(?:https?|ftp|wss?|file)://|www\.){_URL_CHAR}*[^\s<>\"“”‘’「」『』《》（）【】，。！？；：、`|{HANZI_CLASS}.,;:!?'\")\]}}*_~]",
     "email": rf"[A-Za-z0-9][A-Za-z0-9._%+-]*@{_HOST}(?:\.{_HOST})+",
-    "host": rf"(?:{_HOST}\.)+{TLD}(?::\d{{2,5}})?(?:/{_URL_CHAR}*[A-Za-z0-9/_-])?(?![\w-]|\.\w)",
+    "host": rf"(?:{_HOST}\.)+{TLD}(?::\d{{2,5}})?(?:/{_URL_CHAR}*[A-Za-z0-9/_-])?(?![A-Za-z0-9_-]|\.[A-Za-z0-9_])",
     "date_ymd": r"(?<![\d.])(?:1\d|20)\d\d(?:-\d{1,2}-\d{1,2}|/\d{1,2}/\d{1,2}|\.\d{1,2}\.\d{1,2})(?![\d./-]\d|\d)",
     "date_mdy": r"(?<![\d./])\d{1,2}/\d{1,2}/(?:(?:1\d|20)\d\d|\d\d)(?![\d/])",
-    "version": r"[vV](?:ersion\s?|\.)?\d+(?:\.\d+)+|(?<![\w.])\d+(?:\.\d+){2,}",
+    "version": r"[vV](?:ersion\s?|\.)?\d+(?:\.\d+)+|(?<![A-Za-z0-9_.])\d+(?:\.\d+){2,}",
     "clock": rf"(?<![\d:])\d{{1,2}}[:：][0-5]\d(?:[:：][0-5]\d(?:\.\d+)?)?(?:\s?{HALF_DAY})?(?![\d:]|：\d)",
-    "hour": rf"(?<![\w.])\d{{1,2}}\s?{HALF_DAY}",
+    "hour": rf"(?<![A-Za-z0-9_.])\d{{1,2}}\s?{HALF_DAY}",
     "phone": (
-        r"(?<![\w.])(?:(?:\+?86[- ]?)?1[3-9]\d(?:\d{8}|[- ]\d{4}[- ]\d{4})|0\d{2,3}-\d{7,8}|[48]00-\d{3,4}-\d{3,4}"
-        r"|(?:\+?1[-. ])?(?:\(\d{3}\)\s?|\d{3}[-. ])\d{3}[-. ]\d{4}|\d{3}-\d{4}|\+\d{1,3}[- ]\d[\d -]{5,13}\d|\+\d{8,15})(?!\w|-\d)"
+        r"(?<![A-Za-z0-9_.])(?:(?:\+?86[- ]?)?1[3-9]\d(?:\d{8}|[- ]\d{4}[- ]\d{4})|0\d{2,3}-\d{7,8}|[48]00-\d{3,4}-\d{3,4}"
+        r"|(?:\+?1[-. ])?(?:\(\d{3}\)\s?|\d{3}[-. ])\d{3}[-. ]\d{4}|\d{3}-\d{4}|\+\d{1,3}[- ]\d[\d -]{5,13}\d|\+\d{8,15})(?![A-Za-z0-9_]|-\d)"
     ),
     "money": rf"(?:{SIGN}|[-−–])?{CURRENCY}\s?{NUMBER}(?:{TILDE}{CURRENCY}?{NUMBER})?{SCALE}?",
     "coded_money": rf"{SIGN}{NUMBER}{SCALE}?\s?(?:{CURRENCY_CODE}(?![A-Za-z])|[€£](?!\d))|(?<![A-Za-z]){CURRENCY_CODE}\s?{NUMBER}",
     "percent": rf"{SIGN}{NUMBER}(?:\s?[%‰]?{TILDE}{NUMBER})?\s?[%‰]",
     "degrees": rf"{SIGN}{NUMBER}(?:{TILDE}{NUMBER})?\s?°\s?[CF]?(?![A-Za-z])",
     "month_day": rf"(?<![A-Za-z]){MONTH}\.?\s+\d{{1,2}}{SUFFIX}?(?!\d|:\d|[.,]\d|%)(?:,?\s+(?:1\d|20)\d\d(?!\d|,\d|\.\d))?",
-    "day_month": rf"(?<![\w.])\d{{1,2}}{SUFFIX}?\s+(?:of\s+)?{MONTH}(?![A-Za-z])\.?(?:,?\s+(?:1\d|20)\d\d(?!\d|,\d|\.\d))?",
+    "day_month": rf"(?<![A-Za-z0-9_.])\d{{1,2}}{SUFFIX}?\s+(?:of\s+)?{MONTH}(?![A-Za-z])\.?(?:,?\s+(?:1\d|20)\d\d(?!\d|,\d|\.\d))?",
     "ratio": r"(?<![\d:.])\d+[:：]\d+(?![\d:]|：\d)",
-    "fraction": r"(?<![\w./])(?:\d{1,3} )?\d{1,4}/\d{1,4}(?![\w/]|\.\d)",
-    "range": rf"(?<![\w.-]){NUMBER}{TILDE}{NUMBER}(?![\w-]|\.\d)",
-    "ordinal": rf"(?<![\w.]){INTEGER}{SUFFIX}(?![A-Za-z])",
-    "decade": r"(?<![\w.])['’]?(?:\d{3})?\d0['’]?s(?![A-Za-z])",
-    "measure": rf"{SIGN}{NUMBER}\s?{EN_UNIT}(?![A-Za-z0-9²³/])",
-    "hash_number": r"[#№]\s?\d+(?!\w)",
+    "fraction": r"(?<![A-Za-z0-9_./])(?:\d{1,3} )?\d{1,4}/\d{1,4}(?![A-Za-z0-9_/]|\.\d)",
+    "ordinal": rf"(?<![A-Za-z0-9_.]){INTEGER}{SUFFIX}(?![A-Za-z])",
+    "decade": r"(?<![A-Za-z0-9_.])['’]?(?:\d\d)?\d0['’]?s(?![A-Za-z])",
+    "measure": rf"{SIGN}{NUMBER}(?:{TILDE}{NUMBER})?\s?{EN_UNIT}(?![A-Za-z0-9²³/])",
+    "range": rf"(?<![A-Za-z0-9_.-]){NUMBER}{TILDE}{NUMBER}(?![A-Za-z0-9_-]|\.\d)",
+    "hash_number": r"[#№]\s?\d+(?![A-Za-z0-9_])",
+    "initials": r"(?:[A-Z]&[A-Z]|[A-Z]{1,3}&[A-Z]{1,3})(?![A-Za-z])|(?:[A-Za-z]\.){2,}(?:[A-Za-z](?![A-Za-z]))?|[A-Za-z](?:\.[A-Za-z])+(?![A-Za-z])",
+    "numero": r"(?<![A-Za-z])(?:No|Nos|Fig|Vol|Ch|Sec|Ver)\.\s?\d+(?![A-Za-z0-9_])",
     "code": (
         r"(?:[A-Za-z]+(?:[-_.]?[A-Za-z]+)*[-_]?\d+|\d+(?:\.\d+)?[A-Za-z])(?:[-_.]?[A-Za-z0-9])*(?:\+|(?=[^A-Za-z0-9]|\Z))"
-        r"|[A-Za-z0-9]+(?:[_.][A-Za-z0-9]+)+\+?"
+        r"|(?=[0-9_.]*[A-Za-z])[A-Za-z0-9]+(?:[_.][A-Za-z0-9]+)+\+?"
     ),
-    "number": rf"{SIGN}(?:{NUMBER}|(?<![\w.])\.\d+)",
-    "initials": r"(?:[A-Z]&[A-Z]|[A-Z]{1,3}&[A-Z]{1,3})(?![A-Za-z])|(?:[A-Za-z]\.){2,}(?:[A-Za-z](?![A-Za-z]))?|[A-Za-z](?:\.[A-Za-z])+(?![A-Za-z])",
-    "abbreviation": r"(?<![A-Za-z])[A-Za-z]{1,7}\.(?!\w)",
-    "language_name": r"(?:[CF]#|C\+\+|\.NET)(?!\w)",
-    "word": r"[^\W\d_]+(?:['’-][^\W\d_]+)*",
+    "number": rf"{SIGN}(?:{NUMBER}|(?<![A-Za-z0-9_.])\.\d+)",
+    "abbreviation": r"(?<![A-Za-z])[A-Za-z]{1,7}\.(?![A-Za-z0-9_.])",
+    "language_name": r"(?:[CF]#|C\+\+|\.NET)(?![A-Za-z0-9_])",
+    "word": rf"{_LETTER}+(?:['’-]{_LETTER}+)*",
     "mark": r"\.{2,}|…+|—+|--+|[，,、､；;：:。｡．.？?！!‼⁇⁈⁉‽،؛؟।]",
     "symbol": r"\S",
 }

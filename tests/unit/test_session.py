@@ -608,3 +608,69 @@ def test_receiving_the_next_utterance_does_not_mean_the_last_was_heard() -> None
     driver.numbered(c.Cancel, played_sample=end - 2 * SAMPLES_PER_CHARACTER)
     driver.drain()
     assert [m.heard_text_end for m in driver.of(s.Cancelled)] == [len(TEXT) - 2, 0]
+
+
+def test_cancelled_does_not_wait_for_the_audio_of_others() -> None:
+    driver = opened(max_lead_ms=200)
+    driver.say(1, TEXT)
+    driver.say(2, TEXT)
+    driver.numbered(c.Pause)
+    driver.run(acks=False)
+    driver.numbered(c.Cancel, utterance=1)
+    driver.drain()
+    assert [m.utterance for m in driver.of(s.Cancelled)] == [1]
+    driver.numbered(c.Unpause)
+    driver.run()
+    assert [m.utterance for m in driver.of(s.Done)] == [2]
+
+
+def test_a_cancel_that_knows_less_than_the_acks_did() -> None:
+    driver = opened(max_lead_ms=2_000)
+    driver.say(1, TEXT)
+    driver.run(acks=False)
+    driver.ack(1, driver.frames[-1].end_sample, 6 * SAMPLES_PER_CHARACTER)
+    driver.numbered(c.Cancel, played_sample=2 * SAMPLES_PER_CHARACTER)
+    driver.drain()
+    assert driver.of(s.Cancelled)[0].heard_text_end == 6
+
+
+def test_a_cancel_without_a_place_goes_by_the_acks() -> None:
+    driver = opened(max_lead_ms=2_000)
+    driver.say(1, TEXT)
+    driver.run(acks=False)
+    driver.ack(1, driver.frames[-1].end_sample, 4 * SAMPLES_PER_CHARACTER)
+    driver.numbered(c.Cancel)
+    driver.drain()
+    assert driver.of(s.Cancelled)[0].heard_text_end == 4
+
+
+def test_a_client_that_acked_the_last_sample_owes_no_ack_for_the_empty_frame() -> None:
+    driver = opened()
+    driver.say(1, TEXT)
+    while not driver.of(s.Done):
+        driver.run(acks=False)
+        last = driver.frames[-1]
+        driver.ack(1, last.first_sample + last.count, last.first_sample)
+    assert driver.frames[-1].count == 0
+    assert not driver.session.unfinished
+
+
+def test_what_was_cancelled_after_its_end_counts_once() -> None:
+    driver = opened(max_lead_ms=60_000)
+    driver.say(1, TEXT)
+    driver.run(acks=False)
+    driver.numbered(c.Cancel)
+    driver.drain()
+    assert driver.session.utterances == 1
+
+
+def test_starting_again_and_again_does_not_excuse_missing_acks() -> None:
+    driver = opened()
+    driver.say(1, TEXT)
+    driver.run(acks=False)
+    with fails(driver, ErrorCode.CLIENT_STALLED):
+        for n in range(2, 60):
+            driver.now += 2
+            driver.session.on_time(driver.now)
+            driver.say(n, "好。")
+            driver.drain()

@@ -70,7 +70,7 @@ def _stretches(piece: Piece) -> Iterator[tuple[list[tuple[str, int]], bool]]:
     """Characters between marks, each with its word's index, and whether a pause follows."""
     stretch: list[tuple[str, int]] = []
     for index, (word, mark) in enumerate(zip(piece.words, piece.marks, strict=True)):
-        stretch += [(character, index) for character in word.text]
+        stretch.append((word.text, index))
         if mark is not None:
             yield stretch, True
             stretch = []

@@ -58,11 +58,12 @@ class ChineseVoice:
             },
         )
         ends = np.cumsum(durations)
-        begin, end = _speech_frames(mel[0], row, ends, piece.ending)
+        heard = _heard(mel[0])
+        begin, end = _speech_frames(mel[0], heard, row, ends, piece.ending)
         kept = LEAD_FRAMES + (JOIN_TAIL_FRAMES if piece.ending is Ending.JOIN else TAIL_FRAMES)
         pause = pause_samples(piece.pause_ms, speed, kept)
         speech = _Speech(self, mel[:, :end], begin)
-        spans = word_spans(row.owners, ends, len(piece.words), begin, end)
+        spans = word_spans(row.owners, ends, len(piece.words), begin, end, heard)
         return SpokenPiece(spans, speech.chunks(sizes, pause))
 
     def refine(self, mel: Floats) -> Floats:
@@ -101,13 +102,20 @@ class _Speech:
         return self._voice.refine(self._mel[:, left:right])[:, low - left : high - left]
 
 
-def _speech_frames(mel: Floats, row: SymbolRow, ends: npt.NDArray[np.int64], ending: Ending) -> tuple[int, int]:
+def _heard(mel: Floats) -> npt.NDArray[np.bool_]:
+    """Which frames can be heard as speech, by their strongest bands: this finds hissing consonants too."""
+    heard: npt.NDArray[np.bool_] = np.partition(mel, -_ONSET_BANDS, axis=1)[:, -_ONSET_BANDS:].mean(axis=1) > _ONSET_MEL
+    return heard
+
+
+def _speech_frames(
+    mel: Floats, heard: npt.NDArray[np.bool_], row: SymbolRow, ends: npt.NDArray[np.int64], ending: Ending
+) -> tuple[int, int]:
     """First and end frame of what is spoken, with the silence kept around it.
 
     The last vowel dies away inside the closing pause; what the model emits behind that is not speech.
     """
     loud = mel.mean(axis=1) > _SILENT_MEL
-    heard = np.partition(mel, -_ONSET_BANDS, axis=1)[:, -_ONSET_BANDS:].mean(axis=1) > _ONSET_MEL
     closing = row.symbols.index(PAUSE, len(row.symbols) - 3) if row.symbols[-3] == PAUSE else len(row.symbols) - 2
     assert row.symbols[closing] in (PAUSE, SILENCE)
     last_possible = int(ends[closing])

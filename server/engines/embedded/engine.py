@@ -60,16 +60,16 @@ class EmbeddedEngine:
     def __init__(self, options: Options) -> None:
         """Load the voices, building them first where needed. Raises `EngineError` when not even one can be had."""
         flags = cpu_flags()
-        weight_type = weight_type_for(platform.machine(), flags)
+        self.weight_type = weight_type_for(platform.machine(), flags)
         self._absent: dict[Language, str] = {}
         entries = self._entries(options)
         self._chinese: ChineseVoice | None = None
         self._english: EnglishVoice | None = None
         if entry := entries.get("zh"):
-            self._chinese = ChineseVoice(entry.folder, weight_type, options.threads)
+            self._chinese = ChineseVoice(entry.folder, self.weight_type, options.threads)
         if entry := entries.get("en"):
             self._english = EnglishVoice(entry.path(ENGLISH_MODEL), hibari_assets(), options.threads)
-        self._capabilities = _capabilities(entries, fingerprint(entries.values(), weight_type, flags))
+        self._capabilities = _capabilities(entries, fingerprint(entries.values(), self.weight_type, flags))
 
     def _entries(self, options: Options) -> dict[Language, CacheEntry]:
         builder = VoiceBuilder(options.model_dir, options.sources, report=_log.info, announce=_to_stderr)

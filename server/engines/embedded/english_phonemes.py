@@ -17,7 +17,9 @@ _WRITTEN = {
     Mark.EXCLAMATION: "!",
 }
 _ACRONYM = re.compile("[A-Z]{2,5}")
-_PRIMARY, _SECONDARY = "ˈ", "ˌ"
+_WORDS_OF_A_LETTER = frozenset("aAI")
+_SAID_AS = {"JSON": "Jason"}  # said as a word, but in no dictionary
+_PRIMARY = "ˈ"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,63 +39,61 @@ class EnglishPhonemes:
 
     def row(self, piece: Piece) -> PhonemeRow:
         """Ids for a whole piece; words without any phoneme are silent, and a row of none of them is empty."""
-        text, starts = self._written(piece)
+        marks = _written_marks(piece)
+        text = " ".join(word.text + mark for word, mark in zip(piece.words, marks, strict=True))
         ids: list[int] = [PAD]
         owners: list[int | None] = [None]
-        position = 0
-        for token in self._spoken(text, len(piece.words) == 1):
-            owner = self._owner(starts, position)
-            position += len(token.text) + len(token.whitespace)
+
+        def add(character: str, owner: int | None) -> None:
+            if (number := self._vocabulary.get(character)) is not None:
+                ids.append(number)
+                owners.append(owner)
+
+        def end_word(mark: str) -> None:
+            if mark and ids[-1] != self._vocabulary[mark]:  # taken for an abbreviation's: "B." has lost its stop
+                add(mark, None)
+
+        owner = 0
+        for token in self._spoken(text):
             sounding = any(c.isalnum() for c in token.text)
             for character in token.phonemes or "":
-                if (number := self._vocabulary.get(character)) is not None:
-                    ids.append(number)
-                    owners.append(owner if sounding else None)
-            if token.whitespace and len(ids) > 1:
-                ids.append(self._vocabulary[" "])
-                owners.append(None)
+                add(character, owner if sounding else None)
+            if token.whitespace:  # written between words and nowhere else
+                end_word(marks[owner])
+                owner += 1
+                add(" ", None)
+        end_word(marks[-1])
         if all(owner is None for owner in owners):
             return PhonemeRow((), ())
         return PhonemeRow((*ids, PAD), (*owners, None))
 
-    @staticmethod
-    def _written(piece: Piece) -> tuple[str, list[int]]:
-        """The piece as a line of text, and where each word begins in it. A last mark is added where a pause follows."""
-        text, starts = "", []
-        for index, (word, mark) in enumerate(zip(piece.words, piece.marks, strict=True)):
-            starts.append(len(text))
-            text += word.text
-            if index == len(piece.words) - 1:
-                text += _closing(piece.ending, mark)
-            else:
-                text += f"{_WRITTEN[mark]} " if mark else " "
-        return text, starts
-
-    @staticmethod
-    def _owner(starts: Sequence[int], position: int) -> int:
-        owner = 0
-        while owner + 1 < len(starts) and starts[owner + 1] <= position:
-            owner += 1
-        return owner
-
-    def _spoken(self, text: str, alone: bool) -> Sequence[Any]:
+    def _spoken(self, text: str) -> Sequence[Any]:
         """hibari's tokens with phonemes. Acronyms and lone letters are spelt unless the dictionary knows them."""
         tokens = self._g2p.tokenize(text)
-        for token in tokens:
-            if self._is_spelt(token.text, alone):
+        for index, token in enumerate(tokens):
+            if self._is_spelt(token.text, first=index == 0, alone=len(tokens) <= 2):
                 token.phonemes = self._letters(token.text)
+            token.alias = _SAID_AS.get(token.text)
         spoken: Sequence[Any] = self._g2p.phonemize_tokens(tokens)
         return spoken
 
-    def _is_spelt(self, text: str, alone: bool) -> bool:
+    def _is_spelt(self, text: str, first: bool, alone: bool) -> bool:
+        if text in _SAID_AS:
+            return False
         if len(text) == 1:
-            return text.isalpha() and (alone or text not in "aAI")
-        acronym = _ACRONYM.fullmatch(text) is not None
-        return acronym and text not in self._g2p.lexicon.golds and text.lower() not in self._g2p.lexicon.golds
+            return text.isalpha() and (alone or text not in _WORDS_OF_A_LETTER or (text == "A" and not first))
+        known = self._g2p.lexicon.golds
+        return _ACRONYM.fullmatch(text) is not None and text not in known and text.lower() not in known
 
     def _letters(self, text: str) -> str | None:
         phonemes, _ = self._g2p.lexicon.get_NNP(text.upper())
         return phonemes if phonemes is None or _PRIMARY in phonemes else _PRIMARY + phonemes
+
+
+def _written_marks(piece: Piece) -> list[str]:
+    """What stands after each word: its mark, and after the last one what the ending asks for."""
+    inner = [_WRITTEN[mark] if mark else "" for mark in piece.marks[:-1]]
+    return [*inner, _closing(piece.ending, piece.marks[-1])]
 
 
 def _closing(ending: Ending, mark: Mark | None) -> str:

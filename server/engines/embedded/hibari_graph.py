@@ -1,7 +1,7 @@
 """Write the English model with two changes: its durations are an output, and they follow the speed asked for.
 
-Durations count steps of 25 ms and most phonemes take one to three, so rounding each alone makes the speed jump (measured
-on 20 sentences: 1.3 times as fast gave 0.89 of the length, 1.35 times gave 0.65). Here the running sum is rounded
+Durations count steps of 25 ms and most phonemes take one to three, so rounding each alone makes the speed jump (on 20
+sentences, 1.3 times as fast gave 0.89 of the length and 1.35 times gave 0.65). Here the running sum is rounded
 instead, which carries each rounding error on to the next phoneme.
 """
 

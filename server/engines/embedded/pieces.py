@@ -14,6 +14,7 @@ bounds keep one model call near 50 ms and far below the models' own limits (2048
 
 _FOLDED = str.maketrans({"’": "'", "‘": "'", "ß": "ss", "ø": "o", "Ø": "O", "æ": "ae", "Æ": "Ae", "œ": "oe", "Œ": "Oe",
                          "ł": "l", "Ł": "L", "đ": "d", "Đ": "D", "ı": "i", "＆": "&"})  # fmt: skip
+_LONGEST_WORD = 24  # letters; a longer "word" is no word, and is said in parts
 _LATIN_EXTRA = frozenset("'-.&@+/")  # kept inside a Latin word
 _HANZI_DIGITS = dict(zip("0123456789", "零一二三四五六七八九", strict=True))
 
@@ -49,7 +50,7 @@ class Ending(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """A sayable token: `text` is Hanzi only, or a Latin word in ASCII."""
+    """A sayable token, or a part of one: `text` is one Hanzi, or a Latin word in ASCII."""
 
     token: int  # index in the segment's tokens
     text: str
@@ -91,17 +92,17 @@ def is_hanzi(character: str) -> bool:
     )
 
 
-def sayable(token: Token) -> tuple[Language, str] | None:
-    """Which voice says a token, and what it is given; None for what neither can say (other scripts, symbols)."""
-    hanzi = "".join(c for c in token.text if is_hanzi(c))
+def sayable(token: Token) -> tuple[Language, list[str]] | None:
+    """Which voice says a token, and the words it is given; None for what neither can say (other scripts, symbols)."""
+    hanzi = [c for c in token.text if is_hanzi(c)]
     if hanzi:
         return "zh", hanzi
     latin = fold_to_ascii(token.text)
-    if not any(c.isalnum() for c in latin):
-        return None
     if latin.isdigit() and token.language == "zh":
-        return "zh", "".join(_HANZI_DIGITS[c] for c in latin)
-    return "en", latin
+        return "zh", [_HANZI_DIGITS[c] for c in latin]
+    parts = [latin[i : i + _LONGEST_WORD] for i in range(0, len(latin), _LONGEST_WORD)]
+    parts = [part for part in parts if any(c.isalnum() for c in part)]
+    return ("en", parts) if parts else None
 
 
 def fold_to_ascii(text: str) -> str:
@@ -146,13 +147,13 @@ def _runs(tokens: Sequence[Token]) -> Iterator[_Run]:
         said = sayable(token)
         if said is None:
             continue
-        language, text = said
+        language, texts = said
         if current is None or current[0] != language:
             if current:
                 yield current
             current = (language, [], [])
-        current[1].append(Word(index, text))
-        current[2].append(None)
+        current[1].extend(Word(index, text) for text in texts)
+        current[2].extend(None for _ in texts)
     if current:
         yield current
 
@@ -164,29 +165,17 @@ def _stronger(mark: Mark, other: Mark | None) -> bool:
 def _split_long(run: _Run, tokens: Sequence[Token]) -> Iterator[_Run]:
     """Cut a run in parts of at most `MAX_WORDS`: at the last fitting mark, else evenly, between spans."""
     language, words, marks = run
-    weights = [len(w.text) if language == "zh" else 1 for w in words]
     limit = MAX_WORDS[language]
     start = 0
-    while start < len(words):
-        total = sum(weights[start:])
-        if total <= limit:
-            yield language, words[start:], marks[start:]
-            return
-        target = total / -(-total // limit)  # even parts sound better than a full one and a stump
-        end = _reach(weights, start, target)
-        furthest = _reach(weights, start, limit)
-        at_mark = next((i + 1 for i in range(furthest - 1, start + (end - start) // 2, -1) if marks[i]), None)
-        end = at_mark or _outside_span(words, tokens, start, end)
+    while len(words) - start > limit:
+        left = len(words) - start
+        middle = start + left // -(-left // limit)  # even parts sound better than a full one and a stump
+        least = start + (middle - start) // 2
+        at_mark = next((i + 1 for i in range(start + limit - 1, least, -1) if marks[i]), None)
+        end = at_mark or _outside_span(words, tokens, start, middle)
         yield language, words[start:end], marks[start:end]
         start = end
-
-
-def _reach(weights: Sequence[int], start: int, limit: float) -> int:
-    """The index after the last word that still fits, at least one word on."""
-    total, end = weights[start], start + 1
-    while end < len(weights) and total + weights[end] <= limit:
-        total, end = total + weights[end], end + 1
-    return end
+    yield language, words[start:], marks[start:]
 
 
 def _outside_span(words: Sequence[Word], tokens: Sequence[Token], start: int, end: int) -> int:
@@ -222,14 +211,15 @@ def _segment_ending(boundary: Boundary, mark: Mark | None) -> tuple[Ending, int]
 def word_timings(piece: Piece, tokens: Sequence[Token], spans: Sequence[tuple[int, int]]) -> tuple[WordTiming, ...]:
     """Timings of a piece's words; neighbours that share a source span become one. `spans[i]` = samples of word `i`."""
     timings: list[WordTiming] = []
-    previous: Token | None = None
+    previous: int | None = None
     for word, (first, end) in zip(piece.words, spans, strict=True):
         token = tokens[word.token]
-        if previous is not None and same_span(previous, token):
+        if previous is not None and same_span(tokens[previous], token):
             last = timings[-1]
             joint = "" if piece.language == "zh" else " "
-            timings[-1] = WordTiming(last.text + joint + token.text, last.start, last.end, last.first_sample, end)
+            text = last.text if word.token == previous else last.text + joint + token.text
+            timings[-1] = WordTiming(text, last.start, last.end, last.first_sample, end)
         else:
             timings.append(WordTiming(token.text, token.start, token.end, first, end))
-        previous = token
+        previous = word.token
     return tuple(timings)

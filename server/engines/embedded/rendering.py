@@ -59,22 +59,34 @@ class ChunkSizes:
 
 
 def word_spans(
-    owners: Sequence[int | None], ends: npt.NDArray[np.int64], words: int, begin: int, end: int
+    owners: Sequence[int | None],
+    ends: npt.NDArray[np.int64],
+    words: int,
+    begin: int,
+    end: int,
+    heard: npt.NDArray[np.bool_] | None = None,
 ) -> tuple[tuple[int, int], ...]:
     """Samples `[first, end)` of each word, counted from frame `begin`, out of the durations of the symbols it owns.
 
     `ends[i]` is the frame where symbol `i` ends; frames `[begin, end)` are spoken. The last word reaches to `end`,
-    where its sound has died away. A word that owns no symbol gets an empty span at its place.
+    where its sound has died away. A word that owns no symbol gets an empty span at its place. With `heard`, the
+    frames that can be heard, a word after silence begins where it is heard: models count part of the silence to it.
     """
     frames: list[tuple[int, int] | None] = [None] * words
+    after_silence = set()
     for index, owner in enumerate(owners):
         if owner is not None:
             known = frames[owner]
             frames[owner] = (int(ends[index - 1]) if known is None else known[0], int(ends[index]))
+            if known is None and owners[index - 1] is None:
+                after_silence.add(owner)
     spans: list[tuple[int, int]] = []
     position = begin
     for number, span in enumerate(frames):
         first, stop = span or (position, position)
+        if heard is not None and number in after_silence:
+            audible = np.flatnonzero(heard[first:stop])
+            first += int(audible[0]) if len(audible) else 0
         if span and all(later is None for later in frames[number + 1 :]):
             stop = end
         first, stop = min(max(first, position), end), min(max(stop, position), end)

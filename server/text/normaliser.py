@@ -1,0 +1,308 @@
+"""Turns one cut of the text into the tokens an engine speaks.
+
+Cleaned of markup (`clean`), the segment is read from left to right: at every place the first fitting shape (`shapes`) is
+read in the language around it, by our own rules (`read_zh`, `read_en`, `web`) and, for Chinese units, by wetext's grammar.
+Pure and deterministic: the same cut and lexicon always give the same tokens.
+"""
+
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+
+from anyascii import anyascii
+
+from server.text import measures, read_en, read_zh, web
+from server.text.abbreviations import expand_abbreviation, read_numero
+from server.text.characters import HANZI_CLASS
+from server.text.clean import CleanText, clean
+from server.text.shapes import SHAPE
+from server.text.symbols import read_symbol
+from server.text.tokens import Boundary, Cut, CutCause, Language, Token
+
+Reading = tuple[str, int, int]
+"""Words to say and the part of the cleaned text they stand for."""
+
+_SPOKEN = re.compile(
+    rf"(?P<hanzi>[{HANZI_CLASS}])|(?P<latin>(?:[A-Za-z]\.)+(?![A-Za-z])|[A-Za-z]+(?:['-][A-Za-z]+)*)|(?P<mark>[,、;:.?!…—])"
+)
+_MARKS = {
+    "，": ",",
+    "､": "、",
+    "；": ";",
+    "：": ":",
+    "。": ".",
+    "｡": ".",
+    "．": ".",
+    "？": "?",
+    "！": "!",
+    "‼": "!",
+    "⁇": "?",
+    "⁈": "?",
+    "⁉": "!",
+    "‽": "?",
+    "،": ",",
+    "؛": ";",
+    "؟": "?",
+    "।": ".",
+    "-": "—",
+}
+_MARK_RANK = {",": 1, "、": 0, ":": 2, ";": 2, "—": 2, "…": 3, ".": 4, "!": 5, "?": 6}
+_CONTEXT = 24  # code points on either side that a rule may look at
+
+
+def normalise(cut: Cut, *, lexicon: Mapping[str, str] | None = None) -> tuple[Token, ...]:
+    """The tokens of a cut; () when it says nothing. Never raises, whatever the text holds.
+
+    `lexicon`: written form -> what to read instead ("CosyVoice": "cozy voice"), before any other rule; the longest form
+    wins, and Latin forms match whole words only. Token spans are positions in the utterance, within the cut, never going
+    back.
+    """
+    source = clean(cut.text)
+    tokens = _Tokens(source, cut.start)
+    patterns = _lexicon_pattern(tuple(sorted(lexicon))) if lexicon else None
+    at = 0
+    text = source.text
+    while at < len(text):
+        entry = patterns.match(text, at) if patterns is not None else None
+        if entry is not None and lexicon is not None and entry.end() > at:
+            for told in _read_entry(lexicon[entry.group()], cut.language):
+                tokens.say(told, entry.start(), entry.end())
+            at = entry.end()
+            continue
+        match = SHAPE.match(text, at)
+        if match is None or match.end() == at:
+            at += 1
+            continue
+        for reading in _read(match, cut.language):
+            tokens.say(*reading)
+        at = match.end()
+    return tokens.finish()
+
+
+def warm_up() -> None:
+    """Load what `normalise` loads lazily, so that no listener waits for it."""
+    measures.load()
+    for language, text in (("zh", "3kg的苹果，你好"), ("en", "Hello, 3 kg of apples")):
+        normalise(Cut(0, len(text), text, Boundary.CLAUSE, CutCause.END, "zh" if language == "zh" else "en"))
+
+
+@lru_cache(maxsize=64)
+def _lexicon_pattern(words: tuple[str, ...]) -> re.Pattern[str] | None:
+    forms = []
+    for word in sorted((w for w in words if w.strip()), key=len, reverse=True):
+        start = r"(?<![A-Za-z0-9])" if re.match(r"[A-Za-z0-9]", word) else ""
+        end = r"(?![A-Za-z0-9])" if re.search(r"[A-Za-z0-9]\Z", word) else ""
+        forms.append(start + re.escape(word) + end)
+    return re.compile("|".join(forms)) if forms else None
+
+
+def _read_entry(reading: str, language: Language) -> list[str]:
+    """What a lexicon entry says, itself normalised."""
+    tokens = normalise(Cut(0, len(reading), reading, Boundary.WORD, CutCause.END, language))
+    return [token.text for token in tokens]
+
+
+class _Tokens:
+    """Collects tokens, with spans in the utterance; keeps at most one mark between two words."""
+
+    def __init__(self, source: CleanText, offset: int) -> None:
+        self._source = source
+        self._offset = offset
+        self._tokens: list[Token] = []
+        self._language: Language = "zh"
+
+    def say(self, words: str, start: int, end: int) -> None:
+        """Add what `words` says; it was written at `[start, end)` of the cleaned text."""
+        first, last = self._source.span(start, end)
+        for match in _SPOKEN.finditer(words):
+            text = match.group()
+            if match.lastgroup == "mark":
+                self._mark(text, first + self._offset, last + self._offset)
+                continue
+            self._language = "zh" if match.lastgroup == "hanzi" else "en"
+            self._tokens.append(Token(text, first + self._offset, last + self._offset, self._language))
+
+    def _mark(self, text: str, start: int, end: int) -> None:
+        if not self._tokens:
+            return
+        last = self._tokens[-1]
+        if last.kind == "mark":
+            if _MARK_RANK[text] <= _MARK_RANK[last.text]:
+                return
+            self._tokens.pop()
+        self._tokens.append(Token(text, start, end, self._language, "mark"))
+
+    def finish(self) -> tuple[Token, ...]:
+        return tuple(self._tokens)
+
+
+def _read(match: re.Match[str], language: Language) -> list[Reading]:
+    shape, text = match.lastgroup or "", match.group()
+    start, end = match.span()
+    if shape == "space":
+        return []
+    if shape == "hanzi":
+        return [(char, start + i, start + i + 1) for i, char in enumerate(text)]
+    if shape == "word":
+        return [(to_latin(text), start, end)]
+    if shape == "mark":
+        return [(_plain_mark(text), start, end)]
+    before = match.string[max(0, start - _CONTEXT) : start]
+    after = match.string[end : end + _CONTEXT]
+    if shape == "month_day":
+        return [(words, start + a, start + b) for words, a, b in read_en.month_day(text)]
+    if shape == "day_month":
+        parts = read_en.day_month(text, article=not re.search(r"\bthe\s+\Z", before, re.IGNORECASE))
+        return [(words, start + a, start + b) for words, a, b in parts]
+    if shape == "abbreviation":
+        return [(words, start + a, start + b) for words, a, b in expand_abbreviation(text, before, after)]
+    if shape == "symbol":
+        return [(read_symbol(text, before, after, _language_around(match, language)), start, end)]
+    told = _read_shape(shape, text, before, after, _language_around(match, language))
+    return [(told, start, end)]
+
+
+def _plain_mark(text: str) -> str:
+    if text[0] in ".…" and (len(text) > 1 or text[0] == "…"):
+        return "…"
+    if text[0] in "—-":
+        return "—"
+    return _MARKS.get(text, text)
+
+
+_LETTER_BEFORE = re.compile(rf"([A-Za-z]|[{HANZI_CLASS}])[^A-Za-z{HANZI_CLASS}]{{0,12}}\Z")
+_LETTER_AFTER = re.compile(rf"[^A-Za-z{HANZI_CLASS}]{{0,12}}([A-Za-z]|[{HANZI_CLASS}])")
+
+
+def _language_around(match: re.Match[str], language: Language) -> Language:
+    """The cut's language, unless the nearest letters on both sides are of the other one."""
+    before = _LETTER_BEFORE.search(match.string, max(0, match.start() - _CONTEXT), match.start())
+    after = _LETTER_AFTER.match(match.string, match.end())
+    if before is None or after is None:
+        return language
+    sides = {"en" if side.group(1).isascii() else "zh" for side in (before, after)}
+    if sides == {"en"} and re.search(r"[A-Za-z]\s\Z", match.string[: match.start()]) and match.string[match.end() :][:1] == " ":
+        return "en"
+    return "zh" if sides == {"zh"} else language
+
+
+def _read_shape(shape: str, text: str, before: str, after: str, language: Language) -> str:
+    """What a number-like or web-like shape says."""
+    if shape in ("url", "host"):
+        return web.read_url(text, language)
+    if shape == "email":
+        return web.read_email(text, language)
+    if shape == "code":
+        return web.read_name(text, language)
+    if shape == "version":
+        return web.read_version(text, language)
+    if shape == "initials":
+        return _read_initials(text)
+    if shape == "language_name":
+        return {"C#": "C sharp", "F#": "F sharp", "C++": "C plus plus", ".NET": "dot net"}[text]
+    if shape == "ordinal":
+        return read_en.ordinal(text)
+    if shape == "decade":
+        return read_en.decade(text)
+    if shape == "numero":
+        word, digits = read_numero(text)
+        return f"{word} {read_en.number(digits)}"
+    if shape == "hash_number":
+        digits = re.sub(r"\D", "", text)
+        return f"{read_zh.number(digits)}号" if language == "zh" else f"number {read_en.number(digits)}"
+    if shape == "date_ymd":
+        year, month, day = re.findall(r"\d+", text)
+        reader = read_zh if language == "zh" else read_en
+        return reader.date(year, int(month), int(day)) or web.read_version(re.sub(r"\D", ".", text), language)
+    if shape == "date_mdy":
+        reader = read_zh if language == "zh" else read_en
+        return reader.date_mdy(text) or web.read_version(re.sub(r"\D", ".", text), language)
+    if language == "zh":
+        return _read_zh(shape, text, before, after)
+    return _read_en(shape, text, before, after)
+
+
+def _read_zh(shape: str, text: str, before: str, after: str) -> str:
+    match shape:
+        case "number":
+            return read_zh.plain_number(text, before, after)
+        case "money" | "coded_money":
+            return read_zh.money(text, after)
+        case "range":
+            return read_zh.number_range(text, after)
+        case "clock":
+            return read_zh.clock(text)
+        case "hour":
+            return read_zh.hour(text)
+        case "phone":
+            return read_zh.phone(text)
+        case "percent":
+            return read_zh.percent(text)
+        case "degrees":
+            return read_zh.degrees(text)
+        case "measure":
+            return read_zh.measure(text)
+        case "ratio":
+            return read_zh.ratio(text)
+        case "fraction":
+            return read_zh.fraction(text)
+        case _:
+            return text
+
+
+def _read_en(shape: str, text: str, before: str, after: str) -> str:
+    match shape:
+        case "number":
+            return read_en.plain_number(text, before, after)
+        case "money" | "coded_money":
+            return read_en.money(text)
+        case "range":
+            return read_en.number_range(text, after)
+        case "clock":
+            return read_en.clock(text)
+        case "hour":
+            return read_en.hour(text)
+        case "phone":
+            return read_en.phone(text)
+        case "percent":
+            return read_en.percent(text)
+        case "degrees":
+            return read_en.degrees(text)
+        case "measure":
+            return read_en.measure(text)
+        case "ratio":
+            return read_en.ratio(text)
+        case "fraction":
+            return read_en.fraction(text)
+        case _:
+            return text
+
+
+def _read_initials(text: str) -> str:
+    if "&" in text:
+        left, _, right = text.partition("&")
+        return f"{web.letters(left) if len(left) > 1 else left} and {web.letters(right) if len(right) > 1 else right}"
+    lower = text.lower().rstrip(".")
+    known = {"e.g": "for example", "i.e": "that is"}
+    return known.get(lower) or web.letters(text.replace(".", ""))
+
+
+_GREEK = dict(
+    zip(
+        "αβγδεζηθικλμνξοπρστυφχψω",
+        "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron pi rho sigma tau upsilon phi chi"
+        " psi omega".split(),
+        strict=True,
+    )
+)
+
+
+@lru_cache(maxsize=4096)
+def to_latin(word: str) -> str:
+    """A word in Latin letters: accents dropped, other scripts transliterated ("Привет" -> "Privet")."""
+    word = word.replace("’", "'")
+    if word.isascii():
+        return word
+    if word.lower() in _GREEK:
+        return _GREEK[word.lower()]
+    return re.sub(r"[^A-Za-z'\- ]", " ", anyascii(word))
