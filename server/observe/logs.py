@@ -1,5 +1,6 @@
 """Logging: one stream of events on stderr, as console lines or as JSON, from our code and from the libraries alike."""
 
+import json
 import logging
 import sys
 from typing import Any, Final, TextIO
@@ -65,4 +66,7 @@ class _OurHandler(logging.StreamHandler[TextIO]):
 
 
 def _json(event: Any, **_: Any) -> str:
-    return orjson.dumps(event, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
+    try:
+        return orjson.dumps(event, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
+    except TypeError:  # integers beyond 64 bits, text with half a surrogate pair: slower, but never lost
+        return json.dumps(event, default=str)
