@@ -20,6 +20,7 @@ SAMPLE = ROOT / "docs" / "sample.txt"
 AUDIO = ROOT / "demo.wav"
 CAPTIONS = ROOT / "demo.vtt"
 READY_TIMEOUT_S = 120.0  # includes building the voices if nothing built them before
+STREAM_TIMEOUT_S = 120.0  # the sample takes about ten seconds to write
 STOP_TIMEOUT_S = 10.0
 CHARACTERS_PER_SECOND = 30  # a usual speed of a language model
 
@@ -102,7 +103,10 @@ def stream(url: str, stats_path: Path) -> dict[str, float]:
     print(f"Streaming {SAMPLE.relative_to(ROOT)} at {CHARACTERS_PER_SECOND} characters a second ...", flush=True)
     command = [sys.executable, "-m", "client", "stream", str(SAMPLE), "-o", str(AUDIO), "--url", url]
     command += ["--rate", str(CHARACTERS_PER_SECOND), "--captions", str(CAPTIONS), "--stats", str(stats_path)]
-    status = subprocess.run(command, cwd=ROOT, check=False).returncode
+    try:
+        status = subprocess.run(command, cwd=ROOT, check=False, timeout=STREAM_TIMEOUT_S).returncode
+    except subprocess.TimeoutExpired as expired:
+        raise DemoError(f"the client did not finish within {STREAM_TIMEOUT_S:.0f} s") from expired
     if status != 0:
         raise DemoError(f"the client ended with status {status}")
     stats: dict[str, float] = json.loads(stats_path.read_text(encoding="utf-8"))
