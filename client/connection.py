@@ -8,27 +8,21 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from websockets.asyncio.client import ClientConnection
-from websockets.asyncio.client import connect as websocket_connect
-from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMessage, InvalidStatus, WebSocketException
-from websockets.typing import Subprotocol
+from websockets.exceptions import ConnectionClosed
 
-from client.address import explain_os_error, explain_status, is_loopback, stream_url
+from client.address import stream_url
 from client.effects import Deliver, Effect, Failed, Finished, RoomGrew, Send
-from client.errors import Busy, ClientError, ConnectFailed, ServerError, ServerMisbehaved
+from client.errors import ClientError, ConnectFailed
+from client.handshake import CLOSE_TIMEOUT_S, first_answer, open_socket
 from client.items import Audio
 from client.session import SessionState
 from client.utterance import Utterance
-from protocol import SUBPROTOCOL, ProtocolError, decode_server, encode
+from protocol import ProtocolError, decode_server, encode
 from protocol.client_messages import Ack, AudioFormat, ClientMessage, Mode, Open, SpeechLanguage, Start
 from protocol.frames import decode_frame
-from protocol.limits import MAX_MESSAGE_BYTES
-from protocol.server_messages import Busy as BusyMessage
-from protocol.server_messages import Error, Event, Opened, ServerMessage
+from protocol.server_messages import Event
 
 OUTBOX_MESSAGES: Final = 256  # waiting to be sent before writers wait
-CLOSE_TIMEOUT_S: Final = 1.0  # a peer that does not answer the close frame is dropped
-PING_S: Final = 20.0  # transport-level; the session has its own watchdog while audio is owed
-_USER_AGENT: Final = "cosystream-client"
 
 
 class Connect:
@@ -60,11 +54,11 @@ class Connect:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._timeout):
-                socket = await _handshake(url, self._api_key)
+                socket = await open_socket(url, self._api_key)
                 try:
                     sent = loop.time()
                     await socket.send(encode(self._request))
-                    opened = await _first_answer(socket, url)
+                    opened = await first_answer(socket, url)
                     now = loop.time()
                 except BaseException:
                     socket.transport.abort()
@@ -161,9 +155,15 @@ class Session:
         instruct: str = "",
         lexicon: Mapping[str, str] | None = None,
     ) -> Utterance:
-        """Begins an utterance; None keeps the session's value. End the one before. Waits while the queue is full."""
+        """Begins an utterance; None keeps the session's value. Waits while the server's queue is full.
+
+        Raises RuntimeError when the one before was neither ended nor cancelled.
+        """
         message = Start(0, 1, voice, speed, pitch, volume, seed, instruct, lexicon)
         async with self._writing:
+            before = self._utterances.get(self._newest)
+            if before is not None and not before._closed:
+                raise RuntimeError(f"utterance {before.number} takes text: end or cancel it first")
             await self._until(lambda: self._state.unfinished < self._state.max_queued)
             send = self._state.start(message, self._loop.time())
             assert isinstance(send.message, Start)
@@ -238,9 +238,12 @@ class Session:
         at = 0
         async with self._writing:
             while at < len(text):
-                await self._until(lambda: self._state.window.room > 0 and len(self._outbox) < OUTBOX_MESSAGES)
-                self._check_newest(utterance)
-                if utterance._over:
+                await self._until(
+                    lambda: (
+                        utterance._cancelled or (self._state.window.room > 0 and len(self._outbox) < OUTBOX_MESSAGES)
+                    )
+                )
+                if not self._takes_text(utterance):
                     return
                 size = min(len(text) - at, self._state.window.room, self._state.max_text_chars)
                 self._do([self._state.text(text[at : at + size], self._loop.time())])
@@ -248,22 +251,26 @@ class Session:
 
     async def _number(self, utterance: Utterance, make: Callable[[float], Send]) -> None:
         async with self._writing:
-            await self._until(lambda: len(self._outbox) < OUTBOX_MESSAGES)
-            self._check_newest(utterance)
-            if not utterance._over:
+            await self._until(lambda: utterance._cancelled or len(self._outbox) < OUTBOX_MESSAGES)
+            if self._takes_text(utterance):
                 self._do([make(self._loop.time())])
 
     def _cancel(self, number: int, played_sample: int | None) -> None:
         if self._state.failure is None:
             self._do([self._state.cancel(number, played_sample, self._loop.time())])
+            self._changed.set()
 
     def _consumed(self, number: int, end_sample: int, cost: int) -> None:
         if effects := self._state.consumed(number, end_sample, cost, self._loop.time()):
             self._do(effects)
 
-    def _check_newest(self, utterance: Utterance) -> None:
-        if utterance.number != self._newest or utterance._ended:
+    def _takes_text(self, utterance: Utterance) -> bool:
+        """False: it was cancelled, so that its text is of no use. Raises RuntimeError when it was ended."""
+        if utterance._cancelled or utterance._over:
+            return False
+        if utterance._closed:
             raise RuntimeError(f"utterance {utterance.number} has ended: start another one")
+        return True
 
     async def _until(self, condition: Callable[[], bool]) -> None:
         while True:
@@ -376,52 +383,3 @@ async def _write_all(utterance: Utterance, text: str | Iterable[str] | AsyncIter
     except Exception:
         await utterance.cancel()  # no more text comes: let the reader of the audio see the end
         raise
-
-
-async def _handshake(url: str, api_key: str | None) -> ClientConnection:
-    try:
-        socket = await websocket_connect(
-            url,
-            subprotocols=[Subprotocol(SUBPROTOCOL)],
-            additional_headers={"Authorization": f"Bearer {api_key}"} if api_key else None,
-            user_agent_header=_USER_AGENT,
-            compression=None,
-            max_size=MAX_MESSAGE_BYTES,
-            open_timeout=None,
-            close_timeout=CLOSE_TIMEOUT_S,
-            ping_interval=PING_S,
-            ping_timeout=PING_S,
-            proxy=None if is_loopback(url) else True,
-        )
-    except InvalidStatus as error:
-        raise ConnectFailed(explain_status(url, error.response.status_code)) from None
-    except InvalidMessage:
-        raise ConnectFailed(f"{url} does not answer as a WebSocket server: is it the right port?") from None
-    except (InvalidHandshake, WebSocketException) as error:
-        raise ConnectFailed(f"{url} refuses the WebSocket: {error}") from None
-    except OSError as error:
-        raise ConnectFailed(explain_os_error(url, error)) from None
-    if socket.subprotocol != SUBPROTOCOL:
-        socket.transport.abort()
-        raise ConnectFailed(f"{url} is a WebSocket server but does not speak {SUBPROTOCOL}: check the address")
-    return socket
-
-
-async def _first_answer(socket: ClientConnection, url: str) -> Opened:
-    try:
-        message: ServerMessage = decode_server(await socket.recv(decode=True))
-    except ProtocolError as error:
-        raise ServerMisbehaved(f"{url} gives no answer to `open` that is understood: {error.message}") from None
-    except ConnectionClosed as closed:
-        frame = closed.rcvd
-        why = f"code {frame.code} {frame.reason}".strip() if frame else "without a word"
-        raise ConnectFailed(f"{url} closed the connection ({why}): is it a CosyStream server?") from None
-    match message:
-        case Opened():
-            return message
-        case Error():
-            raise ServerError(message.code, message.message, message.field, message.retryable)
-        case BusyMessage():
-            raise Busy(message.retry_after_ms)
-        case _:
-            raise ServerMisbehaved(f"{url} answers `open` with `{message.type}`")

@@ -69,10 +69,14 @@ class DeviceSink:
         await asyncio.sleep(self._latency / self._opened().sample_rate)  # what the device itself still holds
         self._close()
 
-    async def interrupt(self) -> None:
-        """Silence, now."""
+    def silence(self) -> None:
+        """Plays nothing more of what is queued."""
         with self._lock:
             self._opened().clear()
+
+    async def interrupt(self) -> None:
+        """Silence, now."""
+        self.silence()
         self._close()
 
     async def abandon(self) -> None:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from protocol.frames import AudioFrame, Codec, FrameFlag, unpack_packets
 from protocol.server_messages import Event
 
 
@@ -29,3 +30,13 @@ class Audio:
 
 
 Item: TypeAlias = Audio | Event
+
+
+def audio_item(frame: AudioFrame, skip: int) -> Audio:
+    """What a frame holds after its first `skip` samples, which are known already. Opus packets stay whole."""
+    last = bool(frame.flags & FrameFlag.LAST)
+    if frame.codec is Codec.OPUS:
+        return Audio(frame.utterance, frame.first_sample, frame.count, b"", tuple(unpack_packets(frame.payload)), last)
+    count = frame.count - skip
+    pcm = bytes(2 * count) if frame.flags & FrameFlag.SILENCE_RUN else bytes(frame.payload[2 * skip :])
+    return Audio(frame.utterance, frame.first_sample + skip, count, pcm, (), last)

@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from client.acks import AckSchedule
+from client.address import explain_close
 from client.effects import Deliver, Effect, Failed, Finished, RoomGrew, Send
 from client.errors import Busy, ClientError, ServerError, ServerLost, ServerMisbehaved
-from client.items import Audio, Item
+from client.items import Audio, Item, audio_item
 from client.sending import SendWindow
 from client.statistics import UtteranceStatistics
 from client.timeline import Timeline
@@ -19,7 +20,7 @@ from protocol import limits
 from protocol import server_messages as s
 from protocol.client_messages import Ack, Cancel, End, Flush, Numbered, Pause, Ping, Silence, Start, Text, Unpause
 from protocol.errors import ProtocolError
-from protocol.frames import AudioFrame, Codec, FrameFlag, unpack_packets
+from protocol.frames import AudioFrame
 
 SOFT_FLUSH_S: Final = 0.4  # a writer who pauses this long has probably finished a sentence (docs/protocol.md, "Text")
 QUEUE_BYTES: Final = 1_048_576  # held for slow consumers, per session, before acks stop; 22 s of 24 kHz PCM
@@ -110,7 +111,10 @@ class SessionState:
         """Stop an utterance. From here on no audio of it is delivered."""
         if (live := self._live.get(utterance)) is not None:
             live.cancelled = True
-        return self._numbered(Cancel(0, utterance, played_sample), now)
+        pending = self._last_input if utterance != self._newest else None
+        send = self._numbered(Cancel(0, utterance, played_sample), now)
+        self._last_input = pending
+        return send
 
     def pause(self, paused: bool, now: float) -> Send:
         """Stop or go on sending audio."""
@@ -146,7 +150,9 @@ class SessionState:
 
     def lost(self, close_code: int | None, reason: str) -> list[Effect]:
         """The connection is gone."""
-        return self._fail(ServerLost(_describe_close(close_code, reason, self.going_away), close_code))
+        return self._fail(
+            ServerLost(explain_close(close_code, reason, going_away=self.going_away is not None), close_code)
+        )
 
     def close(self) -> None:
         """The program closes the session."""
@@ -276,7 +282,7 @@ class SessionState:
             return []
         entry.statistics.audio(frame, now)
         effects: list[Effect] = []
-        item = _audio_item(frame, skip)
+        item = audio_item(frame, skip)
         cost = len(item.pcm) or len(frame.payload)
         self._acks.arrived(entry.number, frame.end_sample, cost)
         if entry.cancelled:
@@ -340,23 +346,3 @@ class SessionState:
             return []
         self.failure = error
         return [Failed(error)]
-
-
-def _audio_item(frame: AudioFrame, skip: int) -> Audio:
-    last = bool(frame.flags & FrameFlag.LAST)
-    if frame.codec is Codec.OPUS:
-        return Audio(frame.utterance, frame.first_sample, frame.count, b"", tuple(unpack_packets(frame.payload)), last)
-    count = frame.count - skip
-    pcm = bytes(2 * count) if frame.flags & FrameFlag.SILENCE_RUN else bytes(frame.payload[2 * skip :])
-    return Audio(frame.utterance, frame.first_sample + skip, count, pcm, (), last)
-
-
-def _describe_close(code: int | None, reason: str, going_away: s.GoAway | None) -> str:
-    if going_away is not None or code in (1001, 1012):
-        return "the server stopped or restarts: run this again in a moment"
-    why = f" ({reason})" if reason else ""
-    if code == 1000:
-        return f"the server closed the connection before the audio was complete{why}: run this again"
-    if code is None or code == 1006:
-        return "the connection broke before the audio was complete: check that the server runs, then run this again"
-    return f"the server closed the connection with code {code}{why} before the audio was complete: see its log"

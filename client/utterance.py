@@ -29,8 +29,9 @@ class Utterance:
         self._session = session
         self._queue: deque[tuple[Item, int]] = deque()  # bounded by the session: it acks no more than fits
         self._ready = asyncio.Event()
-        self._over = False
-        self._ended = False
+        self._over = False  # nothing more comes
+        self._closed = False  # `end` or `cancel` was sent: no more text goes out
+        self._cancelled = False
         self._decode = decode
         self._decoder: UtteranceDecoder | None = None
         self._pending: deque[Item] = deque()
@@ -49,9 +50,9 @@ class Utterance:
 
     async def end(self) -> None:
         """No more text. The iteration goes on until all of it was spoken."""
-        if not self._ended:
+        if not self._closed:
             await self._session._number(self, self._session._state.end)
-            self._ended = True
+            self._closed = True
 
     async def cancel(self, played_sample: int | None = None) -> None:
         """Stop now. `played_sample` is how far the listener heard; `result` then says which text that was.
@@ -64,6 +65,7 @@ class Utterance:
         """The same for callers that cannot await, such as signal handlers."""
         if self._over:
             return
+        self._closed = self._cancelled = True
         self._pending.clear()
         for item, cost in self._queue:
             self._session._consumed(self.number, item.end_sample if isinstance(item, Audio) else 0, cost)

@@ -52,7 +52,7 @@ def build_parser() -> argparse.ArgumentParser:
     voices = commands.add_parser(
         "voices",
         parents=[server],
-        help="list the server's voices and their licences",
+        help="list the server's voices and their licenses",
         epilog=_EXIT_CODES,
         formatter_class=raw,
     )

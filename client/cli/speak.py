@@ -142,7 +142,6 @@ class Speaking:
             try:
                 self._device = DeviceSink(self._played)
                 await self._device.begin(session.sample_rate, session.pre_skip)
-                self._sinks.append(self._device)
             except DeviceUnavailable as error:
                 self._device = None
                 output = output or plan.fallback
@@ -154,8 +153,10 @@ class Speaking:
                 sink = PipeSink(plan.container, os.open(output, os.O_WRONLY), str(output))
             else:
                 sink = FileSink(output, plan.container)
-            await sink.begin(session.sample_rate, session.pre_skip)
             self._sinks.append(sink)
+            await sink.begin(session.sample_rate, session.pre_skip)
+        if self._device is not None:
+            self._sinks.append(self._device)  # last: files are complete before the last sound was heard
 
     def _played(self, sample: int, buffered_ms: int, stalls: int) -> None:
         if self._utterance is not None:
@@ -181,6 +182,8 @@ class Speaking:
         if self._utterance.result is not None:
             self._task.cancel()  # everything is here: only the player still plays
             return
+        if self._device is not None:
+            self._device.silence()
         self._utterance.cancel_now(played)
         if self._pump is not None:
             self._pump.cancel()

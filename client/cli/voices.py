@@ -53,7 +53,7 @@ def format_voices(body: bytes) -> str:
         raise ServerMisbehaved("the list of voices is not in the expected form: is it a CosyStream server?") from None
     if not voices:
         return "the server has no voice\n"
-    rows = [("VOICE", "LANGUAGES", "HZ", "LICENCE")]
+    rows = [("VOICE", "LANGUAGES", "HZ", "LICENSE")]
     for voice in voices:
         cells = [_cell(voice.get(name)) for name in _COLUMNS]
         if default is not None and voice.get("id") == default:

@@ -230,7 +230,7 @@ async def test_voices(server: FakeServer, tmp_path: Path) -> None:
     ended = await run(tmp_path, "voices", url=server.url)
     assert ended.code == 0
     assert ended.out.decode().splitlines() == [
-        "VOICE   LANGUAGES  HZ     LICENCE",
+        "VOICE   LANGUAGES  HZ     LICENSE",
         "fake *  zh en      24000  MIT",
         "* the server's default",
         "",

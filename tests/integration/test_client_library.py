@@ -383,3 +383,29 @@ def test_public_names_exist() -> None:
     assert all(getattr(client, name) is not None for name in client.__all__)
     with pytest.raises(AttributeError):
         _ = client.nothing
+
+
+async def test_an_utterance_must_end_before_the_next_begins() -> None:
+    async with fake_server() as server, client.connect(server.url) as session:
+        first = await session.start()
+        with pytest.raises(RuntimeError, match="utterance 1 takes text"):
+            await session.start()
+        await first.cancel()
+        second = await session.start()
+        await second.end()
+        assert [type(item) async for item in second] == [s.Done]
+
+
+async def test_text_of_a_cancelled_utterance_is_not_sent() -> None:
+    async with fake_server(Behaviour(window=100)) as server, client.connect(server.url) as session:
+        utterance = await session.start()
+        writing = asyncio.create_task(utterance.write("x" * 1_000))  # waits for room that never comes
+        await asyncio.sleep(0.05)
+        await utterance.cancel()
+        await writing
+        await utterance.write("more")
+        await utterance.flush()
+        await utterance.end()
+        assert [type(item) async for item in utterance] == [s.Cancelled]
+        assert len(server.of(c.Text)) == 1
+        assert not server.of(c.End)

@@ -31,7 +31,7 @@ FRAME_SAMPLES = 960
 VOICES = {
     "default": "fake",
     "voices": [
-        {"id": "fake", "languages": ["zh", "en"], "sample_rate": 24_000, "licence": "MIT", "notice": "Not for sale."}
+        {"id": "fake", "languages": ["zh", "en"], "sample_rate": 24_000, "license": "MIT", "notice": "Not for sale."}
     ],
 }
 

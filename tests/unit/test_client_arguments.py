@@ -212,11 +212,11 @@ async def test_pacing() -> None:
 def test_voices_as_a_table() -> None:
     body = (
         b'{"default": "zh-1", "voices": ['
-        b'{"id": "zh-1", "languages": ["zh", "en"], "sample_rate": 24000, "licence": "MIT", "notice": "Not for sale."},'
-        b'{"id": "en-2", "languages": ["en"], "sample_rate": 22050, "licence": "Apache-2.0"}]}'
+        b'{"id": "zh-1", "languages": ["zh", "en"], "sample_rate": 24000, "license": "MIT", "notice": "Not for sale."},'
+        b'{"id": "en-2", "languages": ["en"], "sample_rate": 22050, "license": "Apache-2.0"}]}'
     )
     assert format_voices(body).splitlines() == [
-        "VOICE   LANGUAGES  HZ     LICENCE",
+        "VOICE   LANGUAGES  HZ     LICENSE",
         "zh-1 *  zh en      24000  MIT",
         "en-2    en         22050  Apache-2.0",
         "* the server's default",

@@ -1,0 +1,68 @@
+"""The first steps of a connection: the WebSocket itself, and the server's answer to `open`."""
+
+from typing import Final
+
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMessage, InvalidStatus, WebSocketException
+from websockets.typing import Subprotocol
+
+from client.address import explain_os_error, explain_status, is_loopback
+from client.errors import Busy, ConnectFailed, ServerError, ServerMisbehaved
+from protocol import SUBPROTOCOL, ProtocolError, decode_server
+from protocol import server_messages as s
+from protocol.limits import MAX_MESSAGE_BYTES
+
+CLOSE_TIMEOUT_S: Final = 1.0  # a peer that does not answer the close frame is dropped
+PING_S: Final = 20.0  # transport-level; the session has its own watchdog while audio is owed
+_USER_AGENT: Final = "cosystream-client"
+
+
+async def open_socket(url: str, api_key: str | None) -> ClientConnection:
+    """Connects. Raises ConnectFailed, whose text says what to do."""
+    try:
+        socket = await connect(
+            url,
+            subprotocols=[Subprotocol(SUBPROTOCOL)],
+            additional_headers={"Authorization": f"Bearer {api_key}"} if api_key else None,
+            user_agent_header=_USER_AGENT,
+            compression=None,
+            max_size=MAX_MESSAGE_BYTES,
+            open_timeout=None,
+            close_timeout=CLOSE_TIMEOUT_S,
+            ping_interval=PING_S,
+            ping_timeout=PING_S,
+            proxy=None if is_loopback(url) else True,
+        )
+    except InvalidStatus as error:
+        raise ConnectFailed(explain_status(url, error.response.status_code)) from None
+    except InvalidMessage:
+        raise ConnectFailed(f"{url} does not answer as a WebSocket server: is it the right port?") from None
+    except (InvalidHandshake, WebSocketException) as error:
+        raise ConnectFailed(f"{url} refuses the WebSocket: {error}") from None
+    except OSError as error:
+        raise ConnectFailed(explain_os_error(url, error)) from None
+    if socket.subprotocol != SUBPROTOCOL:
+        socket.transport.abort()
+        raise ConnectFailed(f"{url} is a WebSocket server but does not speak {SUBPROTOCOL}: check the address")
+    return socket
+
+
+async def first_answer(socket: ClientConnection, url: str) -> s.Opened:
+    """Waits for `opened`. Raises what came instead, as an error."""
+    try:
+        message: s.ServerMessage = decode_server(await socket.recv(decode=True))
+    except ProtocolError as error:
+        raise ServerMisbehaved(f"{url} gives no answer to `open` that is understood: {error.message}") from None
+    except ConnectionClosed as closed:
+        frame = closed.rcvd
+        why = f"code {frame.code} {frame.reason}".strip() if frame else "without a word"
+        raise ConnectFailed(f"{url} closed the connection ({why}): is it a CosyStream server?") from None
+    match message:
+        case s.Opened():
+            return message
+        case s.Error():
+            raise ServerError(message.code, message.message, message.field, message.retryable)
+        case s.Busy():
+            raise Busy(message.retry_after_ms)
+        case _:
+            raise ServerMisbehaved(f"{url} answers `open` with `{message.type}`")
