@@ -333,15 +333,37 @@ def test_speed_scales_the_length(engine: EmbeddedEngine, texts: Sequence[str], s
     assert length(speed) / length(1.0) == pytest.approx(1 / speed, rel=0.09)
 
 
-@pytest.mark.parametrize("pitch", [0.75, 0.9, 1.15])
-@pytest.mark.parametrize("texts", [CHINESE_SENTENCES[4:8], ENGLISH_SENTENCES[6:10]], ids=["zh", "en"])
+@pytest.mark.parametrize(
+    ("texts", "pitch"),
+    [(CHINESE_SENTENCES[4:8], p) for p in (0.6, 0.85, 1.15, 1.6)]
+    + [(ENGLISH_SENTENCES[6:10], p) for p in (0.8, 1.25, 1.6)],
+    ids=lambda value: "" if isinstance(value, list) else str(value),
+)
 def test_pitch_moves_the_fundamental(engine: EmbeddedEngine, texts: Sequence[str], pitch: float) -> None:
     ratios = [
         _pitch(_render(engine, _segment(t, pitch=pitch), RenderPlan("block"))[0])
         / _pitch(_render(engine, _segment(t), RenderPlan("block"))[0])
         for t in texts
     ]
-    assert np.median(ratios) == pytest.approx(pitch, abs=0.08)
+    assert np.median(ratios) == pytest.approx(pitch, rel=0.09)
+
+
+def test_a_pitch_beyond_the_model_keeps_length_pauses_and_streaming(engine: EmbeddedEngine) -> None:
+    text = CHINESE_SENTENCES[1]
+    plain, plain_words, _ = _render(engine, _segment(text))
+    for pitch in (0.5, 2.0):
+        segment = _segment(text, pitch=pitch)
+        streamed, words, _ = _render(engine, segment)
+        whole, whole_words, _ = _render(engine, segment, RenderPlan("block"))
+        assert np.abs(_s16(streamed) - _s16(whole)).max() <= 1
+        assert words == whole_words
+        assert words[-1].end_sample <= len(streamed)
+        assert len(streamed) == pytest.approx(len(plain), rel=0.05)
+        assert words[-1].first_sample == pytest.approx(plain_words[-1].first_sample, rel=0.08)
+        before, after = _silence_ms(streamed)
+        assert before <= 70
+        assert 320 <= after <= 480
+        assert abs(_loudness(streamed) - _loudness(plain)) < 3
 
 
 # --- unusual text

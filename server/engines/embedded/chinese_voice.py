@@ -14,6 +14,7 @@ from server.engines.embedded.pieces import Ending, Piece
 from server.engines.embedded.rendering import ChunkSizes, PlannedChunk, SpokenPiece, word_spans
 from server.engines.embedded.sessions import open_session
 from server.engines.embedded.shaping import HOP, fade_edges, limit, pause_samples
+from server.engines.embedded.transpose import reach, read_at
 
 GAIN = 1.0
 POSTNET_CONTEXT = 10  # frames; see fastspeech2_graph
@@ -25,7 +26,7 @@ _SILENT_MEL = -1.2  # mean of the normalised mel below which a frame is silent: 
 _ONSET_BANDS, _ONSET_MEL = 16, 0.35  # mean of the strongest bands where speech begins to be heard: about -44 dB
 
 # Where the pitch goes when a constant is added to the model's normalised pitch (median of 10
-# sentences). The voice was never heard outside this range and does not follow further.
+# sentences). The model does not follow further; what is missing is made by reading its samples faster or slower.
 _PITCH_SHIFT = (-3.0, -2.0, -1.5, -1.0, -0.5, 0.0, 0.5, 1.0, 1.5, 2.0)
 _PITCH_FACTOR = (0.683, 0.754, 0.797, 0.857, 0.913, 1.0, 1.079, 1.142, 1.193, 1.213)
 
@@ -47,12 +48,12 @@ class ChineseVoice:
         if not row.symbols:
             return None
         ids = np.array([[self._symbols[s] for s in row.symbols]], np.int64)
-        shift = np.interp(pitch, _PITCH_FACTOR, _PITCH_SHIFT)
+        shift, ratio = _pitch_controls(pitch)
         mel, durations = self._acoustic.run(
             None,
             {
                 "ids": ids,
-                "duration_scale": np.array([1 / speed], np.float32),
+                "duration_scale": np.array([ratio / speed], np.float32),
                 "pitch_scale": np.ones(1, np.float32),
                 "pitch_shift": np.array([shift], np.float32),
             },
@@ -62,9 +63,10 @@ class ChineseVoice:
         begin, end = _speech_frames(mel[0], heard, row, ends, piece.ending)
         kept = LEAD_FRAMES + (JOIN_TAIL_FRAMES if piece.ending is Ending.JOIN else TAIL_FRAMES)
         pause = pause_samples(piece.pause_ms, speed, kept)
-        speech = _Speech(self, mel[:, :end], begin)
+        speech = _Speech(self, mel[:, :end], begin, ratio)
         spans = word_spans(row.owners, ends, len(piece.words), begin, end, heard)
-        return SpokenPiece(spans, speech.chunks(sizes, pause))
+        scaled = tuple((round(first / ratio), min(round(stop / ratio), speech.samples)) for first, stop in spans)
+        return SpokenPiece(scaled, speech.chunks(sizes, pause))
 
     def refine(self, mel: Floats) -> Floats:
         refined: Floats = self._postnet.run(None, {"mel_before": mel})[0]
@@ -75,14 +77,29 @@ class ChineseVoice:
         return audio
 
 
-class _Speech:
-    """One piece's mel, refined as far as needed. Frames before `begin` are silence: postnet context, never vocoded."""
+def _pitch_controls(pitch: float) -> tuple[float, float]:
+    """What to add to the model's pitch, and by how much faster than written its samples are to be read (mostly 1)."""
+    shift = float(np.interp(pitch, _PITCH_FACTOR, _PITCH_SHIFT))
+    return shift, pitch / min(max(pitch, _PITCH_FACTOR[0]), _PITCH_FACTOR[-1])
 
-    def __init__(self, voice: ChineseVoice, mel: Floats, begin: int) -> None:
+
+class _Speech:
+    """One piece's mel, refined as far as needed. Frames before `begin` are silence: postnet context, never vocoded.
+
+    `ratio` samples of the vocoder go into one sample of output.
+    """
+
+    def __init__(self, voice: ChineseVoice, mel: Floats, begin: int, ratio: float) -> None:
         self._voice = voice
         self._mel = mel
         self._begin = begin
-        self._frames = mel.shape[1] - begin
+        self._ratio = ratio
+        self._vocoder_frames: int = mel.shape[1] - begin
+        self._frames: int = max(1, round(self._vocoder_frames / ratio))
+
+    @property
+    def samples(self) -> int:
+        return self._frames * HOP
 
     def chunks(self, sizes: ChunkSizes, pause: int) -> Iterator[PlannedChunk]:
         for first, end in sizes.cut(self._frames):
@@ -90,10 +107,21 @@ class _Speech:
             yield PlannedChunk((end - first) * HOP + silence, partial(self._render, first, end, silence))
 
     def _render(self, first: int, end: int, silence: int) -> Samples:
-        low, high = max(0, first - VOCODER_CONTEXT), min(self._frames, end + VOCODER_CONTEXT)
-        audio = self._voice.vocode(self._refined(low, high))[(first - low) * HOP : (end - low) * HOP]
-        shaped = fade_edges(limit(audio * np.float32(GAIN)), first * HOP, self._frames * HOP)
+        audio = self._vocoded(first, end) if self._ratio == 1 else self._transposed(first * HOP, end * HOP)
+        shaped = fade_edges(limit(audio * np.float32(GAIN)), first * HOP, self.samples)
         return np.concatenate([shaped, np.zeros(silence, np.float32)]) if silence else shaped
+
+    def _transposed(self, first: int, end: int) -> Samples:
+        """Output samples `[first, end)` read from the vocoder's at another speed."""
+        margin = reach(self._ratio) + 1
+        low = max(0, int(first * self._ratio - margin) // HOP)
+        high = min(self._vocoder_frames, -(-int(end * self._ratio + margin) // HOP))
+        return read_at(self._vocoded(low, high), low * HOP, first, end, self._ratio)
+
+    def _vocoded(self, first: int, end: int) -> Samples:
+        """The vocoder's samples of its frames `[first, end)`."""
+        low, high = max(0, first - VOCODER_CONTEXT), min(self._vocoder_frames, end + VOCODER_CONTEXT)
+        return self._voice.vocode(self._refined(low, high))[(first - low) * HOP : (end - low) * HOP]
 
     def _refined(self, low: int, high: int) -> Floats:
         """Refined mel frames `[low, high)`, counted from the first frame spoken."""
