@@ -138,6 +138,10 @@ class HttpConnection(HttpToolsProtocol):
         self._body_timer = self.loop.call_later(BODY_TIMEOUT_S, self._body_is_late)
         self.server_state.default_headers = [(b"date", formatdate(usegmt=True).encode())]
         super().on_headers_complete()
+        if self.parser.should_upgrade():
+            # To something else than WebSocket, h2c for one: answered as a plain request. The parser takes nothing after
+            # it, so the connection ends with the answer.
+            self.cycle.keep_alive = False
 
     def on_body(self, body: bytes) -> None:
         """A piece of the body."""
@@ -167,12 +171,6 @@ class HttpConnection(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:
         """The parser gave up; `msg` says less than what we know."""
         self._refuse(*self._refusal)
-
-    def _unsupported_upgrade_warning(self) -> None:
-        # An upgrade to something else than WebSocket, h2c for one, is answered as a plain request. The parser takes
-        # nothing after it, so the connection ends with the answer.
-        if self._busy:
-            self.cycle.keep_alive = False
 
     # Our own
 

@@ -53,7 +53,7 @@ def test_json_lines_hold_everything() -> None:
 def test_libraries_are_heard_from_warning_up() -> None:
     stream = io.StringIO()
     configure_logs("json", "debug", stream)
-    for name in ("websockets.server", "uvicorn.access", "asyncio"):
+    for name in ("websockets.server", "asyncio", "some.library"):
         logging.getLogger(name).info("chatter")
         logging.getLogger(name).warning("%s is odd", "it", extra={"port": 7})
     logging.getLogger("server.gateway").debug("ours")
