@@ -264,6 +264,9 @@ class Session:
         if effects := self._state.consumed(number, end_sample, cost, self._loop.time()):
             self._do(effects)
 
+    def _played(self, number: int, sample: int, buffered_ms: int, stalls: int) -> None:
+        self._do(self._state.played(number, sample, buffered_ms, stalls, self._loop.time()))
+
     def _takes_text(self, utterance: Utterance) -> bool:
         """False: it was cancelled, so that its text is of no use. Raises RuntimeError when it was ended."""
         if utterance._cancelled or utterance._over:

@@ -164,10 +164,13 @@ class SessionState:
             entry.consumed_sample = max(entry.consumed_sample, end_sample)
         return [self._ack(now)] if self._acks.taken(cost) else []
 
-    def played(self, utterance: int, sample: int, buffered_ms: int, stalls: int) -> None:
-        """What a player reports, in samples of the utterance's timeline; the next ack carries it."""
-        if (entry := self._find(utterance)) is not None:
-            entry.played_sample, entry.buffered_ms, entry.stalls = sample, buffered_ms, stalls
+    def played(self, utterance: int, sample: int, buffered_ms: int, stalls: int, now: float) -> list[Effect]:
+        """What a player reports, in samples of the utterance's timeline; the next ack carries it, the last at once."""
+        if (entry := self._find(utterance)) is None or self.failure is not None:
+            return []
+        entry.played_sample, entry.buffered_ms, entry.stalls = sample, buffered_ms, stalls
+        heard_all = entry.statistics.finished is not None and self._played(entry) >= entry.timeline.next_sample
+        return [self._ack(now)] if heard_all else []
 
     # ---- time ----
 

@@ -74,7 +74,7 @@ class Utterance:
 
     def played(self, sample: int, buffered_ms: int, stalls: int = 0) -> None:
         """A player's report: heard up to `sample`, `buffered_ms` in hand. Without it, what was taken was played."""
-        self._session._state.played(self.number, sample, buffered_ms, stalls)
+        self._session._played(self.number, sample, buffered_ms, stalls)
 
     def __aiter__(self) -> Self:
         return self

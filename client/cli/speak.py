@@ -156,6 +156,7 @@ class Speaking:
             self._sinks.append(sink)
             await sink.begin(session.sample_rate, session.pre_skip)
         if self._device is not None:
+            self._played(0, 0, 0)
             self._sinks.append(self._device)  # last: files are complete before the last sound was heard
 
     def _played(self, sample: int, buffered_ms: int, stalls: int) -> None:

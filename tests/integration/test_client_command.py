@@ -406,3 +406,71 @@ async def test_help_is_quick_and_loads_nothing_heavy(tmp_path: Path) -> None:
         sys.executable, "-c", code, cwd=ROOT, stdout=asyncio.subprocess.DEVNULL
     )
     assert await process.wait() == 0
+
+
+DEVICE = """
+import threading, time
+
+class PortAudioError(Exception):
+    pass
+
+def query_devices(kind):
+    return {"name": "test"}
+
+class RawOutputStream:
+    latency = 0.01
+
+    def __init__(self, *, samplerate, channels, dtype, callback):
+        self.rate, self.callback, self.running = samplerate, callback, False
+
+    def start(self):
+        self.running = True
+        threading.Thread(target=self.play, daemon=True).start()
+
+    def play(self):
+        with open("heard.pcm", "wb") as heard:
+            while self.running:
+                time.sleep(0.01)
+                out = bytearray(self.rate // 100 * 2)
+                self.callback(memoryview(out), len(out) // 2, None, None)
+                heard.write(out)
+                heard.flush()
+
+    def abort(self):
+        self.running = False
+
+    def close(self):
+        pass
+"""
+
+
+async def test_playing(server: FakeServer, tmp_path: Path) -> None:
+    (tmp_path / "sounddevice.py").write_text(DEVICE)
+    text = "A text to hear. "
+    ended = await run(
+        tmp_path, "say", text, "--play", "-o", "a.wav", "--stats", "s.json",
+        url=server.url, PYTHONPATH=f"{tmp_path}:{ROOT}",
+    )  # fmt: skip
+    assert (ended.code, ended.err.count("\n")) == (0, 1), ended.err
+    assert wav_samples(tmp_path / "a.wav") == speech_of(0, text)
+    assert speech_of(0, text) in (tmp_path / "heard.pcm").read_bytes()
+    assert ended.took_s > 0.8
+    assert json.loads((tmp_path / "s.json").read_bytes())["stalls"] == 0
+    assert server.messages[0] == c.Open(max_lead_ms=4_000, max_buffer_delay_ms=None)
+    played = [ack.played_sample for ack in server.of(c.Ack)]
+    assert played == sorted(played)
+    assert len(set(played)) > 3
+    assert played[-1] == len(text) * SAMPLES_PER_CHARACTER
+
+
+async def test_an_interrupt_while_playing(server: FakeServer, tmp_path: Path) -> None:
+    (tmp_path / "sounddevice.py").write_text(DEVICE)
+    command = await Command.start(tmp_path, "say", "x" * 400, "--play", url=server.url, PYTHONPATH=f"{tmp_path}:{ROOT}")
+    async with asyncio.timeout(5):
+        await server.started.wait()
+    await asyncio.sleep(1)
+    command.process.send_signal(signal.SIGINT)
+    ended = await command.end()
+    assert (ended.code, names(tmp_path)[:1]) == (ExitCode.INTERRUPTED, ["__pycache__"])
+    (cancel,) = server.of(c.Cancel)
+    assert 0.3 * 24_000 < cancel.played_sample < 1.2 * 24_000

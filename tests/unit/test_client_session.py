@@ -300,7 +300,7 @@ def test_the_player_s_report_travels_in_acks() -> None:
     state = started(max_lead_ms=4_000)
     feed(state, s.SegmentBegin(1, 1, 0, 0, 1, 0))
     feed(state, frame(0, samples(2_400)))
-    state.played(1, 1_200, 50, 2)
+    state.played(1, 1_200, 50, 2, 0.1)
     (ack,) = acks_of(state.tick(0.2, 0.2))
     assert (ack.played_sample, ack.buffered_ms, ack.stalls) == (1_200, 50, 2)
 
@@ -309,12 +309,11 @@ def test_acks_go_on_until_everything_was_heard() -> None:
     state = started(max_lead_ms=4_000)
     script = Script().speak([2_400], [])
     play(state, script.sent)
-    state.played(1, 1_200, 50, 0)
+    state.played(1, 1_200, 50, 0, 0.1)
     (ack,) = acks_of(state.tick(0.2, 0.2))
     assert (ack.next_sample, ack.played_sample) == (2_400, 1_200)
-    state.played(1, 2_400, 0, 0)
-    state.tick(0.4, 0.4)
-    assert state.deadline() is not None
+    (ack,) = acks_of(state.played(1, 2_400, 0, 0, 0.3))
+    assert ack.played_sample == 2_400
     assert not acks_of(state.tick(0.8, 0.8))
 
 
@@ -324,11 +323,11 @@ def test_the_utterance_being_heard_is_acked_before_the_next() -> None:
     first = Script().speak([2_400], [])
     second = Script(utterance=2, event=first.event).speak([4_800], [])
     play(state, first.sent + second.sent[:2])
-    state.played(1, 1_000, 0, 0)
+    state.played(1, 1_000, 0, 0, 0.1)
     (ack,) = acks_of(state.tick(0.2, 0.2))
     assert (ack.utterance, ack.next_sample, ack.played_sample) == (1, 2_400, 1_000)
-    state.played(1, 2_400, 0, 0)
-    state.played(2, 100, 0, 0)
+    state.played(1, 2_400, 0, 0, 0.1)
+    state.played(2, 100, 0, 0, 0.1)
     (ack,) = acks_of(state.tick(0.4, 0.4))
     assert (ack.utterance, ack.next_sample, ack.played_sample) == (2, 4_800, 100)
 
