@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -29,9 +30,9 @@ from server.engines.embedded import create
 from server.engines.embedded.catalog import ALL_VOICES, CHINESE, ENGLISH
 from server.engines.embedded.engine import EmbeddedEngine, count_tokens
 from server.engines.embedded.fastspeech2_graph import POSTNET_CONTEXT
+from server.engines.embedded.model import Model
 from server.engines.embedded.options import parse_options
 from server.engines.embedded.pieces import is_hanzi
-from server.engines.embedded.sessions import open_session
 from server.engines.embedded.voice_build import VoiceBuilder
 from server.engines.model_cache import CacheEntry
 from server.text.tokens import Boundary, Token
@@ -475,12 +476,12 @@ def test_models_are_consistent(entries: dict[str, CacheEntry]) -> None:
     symbols = json.loads((folder / "symbols.json").read_text())
     ids = np.array([[symbols[s] for s in "sil n i2 #0 h ao3 #3 sh iii4 #0 j ie4 sil eos".split()]], np.int64)
     one, zero = np.ones(1, np.float32), np.zeros(1, np.float32)
-    inputs = {"ids": ids, "duration_scale": one, "pitch_scale": one, "pitch_shift": zero}
-    postnet = open_session(folder / "postnet_u8.onnx")
+    inputs: dict[str, npt.NDArray[Any]] = {"ids": ids, "duration_scale": one, "pitch_scale": one, "pitch_shift": zero}
+    postnet = Model(folder / "postnet_u8.onnx")
     results = {}
     for weights in ("s8", "u8"):
-        mel, durations = open_session(folder / f"acoustic_{weights}.onnx").run(None, inputs)
-        refined = open_session(folder / f"postnet_{weights}.onnx").run(None, {"mel_before": mel})[0]
+        mel, durations = Model(folder / f"acoustic_{weights}.onnx").run(inputs)
+        refined = Model(folder / f"postnet_{weights}.onnx").run({"mel_before": mel})[0]
         results[weights] = mel, durations, refined
     # `s8` is only used where it is exact: there both kinds of weights agree to the last bit.
     mel, durations, refined = results[create({"voices": [CHINESE.id]}).weight_type]
@@ -491,10 +492,10 @@ def test_models_are_consistent(entries: dict[str, CacheEntry]) -> None:
     # The postnet may be run on any stretch, with its context.
     for low, high in ((0, 20), (20, 55), (30, mel.shape[1])):
         left, right = max(0, low - POSTNET_CONTEXT), min(mel.shape[1], high + POSTNET_CONTEXT)
-        part = postnet.run(None, {"mel_before": mel[:, left:right]})[0][:, low - left : high - left]
+        part = postnet.run({"mel_before": mel[:, left:right]})[0][:, low - left : high - left]
         assert np.allclose(part, refined[:, low:high], atol=1e-5)
 
-    audio = open_session(folder / "vocoder.onnx").run(None, {"mel": refined})[0]
+    audio = Model(folder / "vocoder.onnx").run({"mel": refined})[0]
     assert audio.shape == (1, 300 * refined.shape[1])
     assert 0.1 < np.abs(audio).max() <= 1
 

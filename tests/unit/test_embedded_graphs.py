@@ -13,7 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
+from server.engines.base import EngineError
 from server.engines.embedded.hibari_graph import UnexpectedModelError, write_english_graph
+from server.engines.embedded.model import Model
 from server.engines.embedded.onnx_graph import WEIGHT_TYPES, OnnxGraph, WeightType, floats
 from server.engines.embedded.tflite_reader import TfliteError, TfliteFile
 
@@ -207,3 +209,14 @@ def test_a_model_built_otherwise_is_refused(tmp_path: Path) -> None:
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), str(tmp_path / "m"))
     with pytest.raises(UnexpectedModelError, match="0 tensors look like phoneme durations"):
         write_english_graph(tmp_path / "m", tmp_path / "out")
+
+
+def test_a_model_that_cannot_be_loaded_or_run_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "broken.onnx").write_bytes(b"not a model")
+    with pytest.raises(EngineError, match=r"broken\.onnx cannot be loaded") as raised:
+        Model(tmp_path / "broken.onnx")
+    assert "\n" not in str(raised.value)
+    _durations_model(tmp_path / "durations.onnx")
+    with pytest.raises(EngineError, match=r"durations\.onnx failed") as raised:
+        Model(tmp_path / "durations.onnx").run({"ids": np.ones((2, 2), np.int64), "speed": np.ones(1, np.float32)})
+    assert "\n" not in str(raised.value)

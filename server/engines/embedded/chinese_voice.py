@@ -10,9 +10,9 @@ import numpy.typing as npt
 
 from server.engines.base import Samples
 from server.engines.embedded.chinese_symbols import PAUSE, SILENCE, SymbolRow, symbols_for
+from server.engines.embedded.model import Model
 from server.engines.embedded.pieces import Ending, Piece
 from server.engines.embedded.rendering import ChunkSizes, PlannedChunk, SpokenPiece, word_spans
-from server.engines.embedded.sessions import open_session
 from server.engines.embedded.shaping import HOP, fade_edges, limit, pause_samples
 from server.engines.embedded.transpose import reach, read_at
 
@@ -37,9 +37,9 @@ class ChineseVoice:
     """Shared by all jobs; holds nothing of any of them."""
 
     def __init__(self, folder: Path, weight_type: str, threads: int) -> None:
-        self._acoustic = open_session(folder / f"acoustic_{weight_type}.onnx", threads)
-        self._postnet = open_session(folder / f"postnet_{weight_type}.onnx", threads)
-        self._vocoder = open_session(folder / "vocoder.onnx", threads)
+        self._acoustic = Model(folder / f"acoustic_{weight_type}.onnx", threads)
+        self._postnet = Model(folder / f"postnet_{weight_type}.onnx", threads)
+        self._vocoder = Model(folder / "vocoder.onnx", threads)
         self._symbols: dict[str, int] = json.loads((folder / "symbols.json").read_text("utf-8"))
 
     def speak(self, piece: Piece, speed: float, pitch: float, sizes: ChunkSizes) -> SpokenPiece | None:
@@ -50,7 +50,6 @@ class ChineseVoice:
         ids = np.array([[self._symbols[s] for s in row.symbols]], np.int64)
         shift, ratio = _pitch_controls(pitch)
         mel, durations = self._acoustic.run(
-            None,
             {
                 "ids": ids,
                 "duration_scale": np.array([ratio / speed], np.float32),
@@ -69,11 +68,11 @@ class ChineseVoice:
         return SpokenPiece(scaled, speech.chunks(sizes, pause))
 
     def refine(self, mel: Floats) -> Floats:
-        refined: Floats = self._postnet.run(None, {"mel_before": mel})[0]
+        refined: Floats = self._postnet.run({"mel_before": mel})[0]
         return refined
 
     def vocode(self, mel: Floats) -> Samples:
-        audio: Samples = self._vocoder.run(None, {"mel": mel})[0][0]
+        audio: Samples = self._vocoder.run({"mel": mel})[0][0]
         return audio
 
 

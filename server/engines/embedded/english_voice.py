@@ -14,9 +14,9 @@ from hibari.g2p.oov import OOV
 
 from server.engines.base import Samples
 from server.engines.embedded.english_phonemes import EnglishPhonemes, PhonemeRow
+from server.engines.embedded.model import Model
 from server.engines.embedded.pieces import Ending, Piece
 from server.engines.embedded.rendering import ChunkSizes, PlannedChunk, SpokenPiece, word_spans
-from server.engines.embedded.sessions import open_session
 from server.engines.embedded.shaping import HOP, fade_edges, limit, pause_samples
 
 GAIN = 1.6
@@ -43,9 +43,9 @@ class EnglishVoice:
     """Shared by all jobs; holds nothing of any of them."""
 
     def __init__(self, model: Path, assets: Path, threads: int) -> None:
-        self._network = open_session(model, threads)
+        self._network = Model(model, threads)
         vocabulary = json.loads((assets / "vocab.json").read_text("utf-8"))
-        unknown_words = OOV(str(assets / "oov.onnx"), session=open_session(assets / "oov.onnx", threads))
+        unknown_words = OOV(str(assets / "oov.onnx"), session=Model(assets / "oov.onnx", threads).session)
         self._phonemes = EnglishPhonemes(G2P(oov=unknown_words), vocabulary)
 
     def speak(self, piece: Piece, speed: float, pitch: float, seed: int, sizes: ChunkSizes) -> SpokenPiece | None:
@@ -58,7 +58,7 @@ class EnglishVoice:
             return None
         ids = np.array([row.ids], np.int64)
         asked = np.interp(speed, _SPEED_WANTED, _SPEED_ASKED)
-        *outputs, durations = self._network.run(None, {"ids": ids, "speed": np.array([asked], np.float32)})
+        *outputs, durations = self._network.run({"ids": ids, "speed": np.array([asked], np.float32)})
         *spectrum, f0 = (output[0] for output in outputs)
         noise_seed = (seed & 0xFFFF_FFFF_FFFF_FFFF, zlib.crc32(ids.tobytes()))
         wave = _Wave(spectrum, f0 * np.float32(pitch), noise_seed)
