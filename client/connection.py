@@ -12,7 +12,7 @@ from websockets.exceptions import ConnectionClosed
 
 from client.address import stream_url
 from client.effects import Deliver, Effect, Failed, Finished, RoomGrew, Send
-from client.errors import ClientError, ConnectFailed
+from client.errors import ClientError, ConnectFailed, ServerLost
 from client.handshake import CLOSE_TIMEOUT_S, first_answer, open_socket
 from client.items import Audio
 from client.session import SessionState
@@ -60,6 +60,9 @@ class Connect:
                     await socket.send(encode(self._request))
                     opened = await first_answer(socket, url)
                     now = loop.time()
+                except ClientError:
+                    await socket.close()
+                    raise
                 except BaseException:
                     socket.transport.abort()
                     raise
@@ -224,9 +227,9 @@ class Session:
             await self._drain()
             self._state.close()
             self._tell_everyone()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(CLOSE_TIMEOUT_S):
-                    await self._socket.close()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                await self._socket.close()
         self._socket.transport.abort()
         for task in (self._reader, self._writer):
             task.cancel()
@@ -302,8 +305,9 @@ class Session:
                     self._changed.set()
                 case RoomGrew():
                     self._changed.set()
-                case Failed():
-                    self._socket.transport.abort()
+                case Failed(error):
+                    if isinstance(error, ServerLost):
+                        self._socket.transport.abort()  # it would not answer a close frame
                     self._tell_everyone()
         self._arm()
 

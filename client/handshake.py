@@ -42,7 +42,7 @@ async def open_socket(url: str, api_key: str | None) -> ClientConnection:
     except OSError as error:
         raise ConnectFailed(explain_os_error(url, error)) from None
     if socket.subprotocol != SUBPROTOCOL:
-        socket.transport.abort()
+        await socket.close()
         raise ConnectFailed(f"{url} is a WebSocket server but does not speak {SUBPROTOCOL}: check the address")
     return socket
 

@@ -4,6 +4,7 @@ A file is written as `NAME.part` and gets its name when it is complete: after a 
 """
 
 import asyncio
+import errno
 import os
 import random
 import stat
@@ -100,8 +101,12 @@ class OggEncoding:
         if not audio.packets:
             return b""
         self._per_packet = audio.count // len(audio.packets)
-        self._coded += audio.count
-        ready, self._kept = [*self._kept, *audio.packets[:-1]], [audio.packets[-1]]
+        known = max(0, self._coded - audio.first_sample) // self._per_packet  # sent again to warm a new decoder up
+        packets = audio.packets[known:]
+        if not packets:
+            return b""
+        self._coded = audio.end_sample
+        ready, self._kept = [*self._kept, *packets[:-1]], [packets[-1]]
         return self._writer.write(ready, self._per_packet)
 
     def tail(self, samples: int | None) -> bytes:
@@ -213,11 +218,23 @@ class PipeSink:
             while data:
                 if self._waits:
                     await _writable(self._descriptor)
-                data = data[os.write(self._descriptor, data[:PIPE_BYTES] if self._waits else data) :]
+                try:
+                    data = data[os.write(self._descriptor, data[:PIPE_BYTES] if self._waits else data) :]
+                except BlockingIOError:
+                    continue  # another writer was quicker: wait again
         except BrokenPipeError as error:
             raise OutputFailed(f"the reader of {self._name} went away") from error
         except OSError as error:
             raise OutputFailed(f"cannot write {self._name}: {error.strerror or error}") from error
+
+
+def open_special(path: Path) -> int:
+    """A descriptor of a pipe or device with a name, which cannot be renamed or patched. Raises OutputFailed."""
+    try:
+        return os.open(path, os.O_WRONLY | os.O_NONBLOCK)  # a pipe that nobody reads would wait for a reader
+    except OSError as error:
+        reason = "nobody reads from it" if error.errno == errno.ENXIO else error.strerror
+        raise OutputFailed(f"cannot write {path}: {reason}") from error
 
 
 def _may_block(descriptor: int) -> bool:

@@ -2,7 +2,6 @@
 
 import argparse
 import asyncio
-import os
 import signal
 import sys
 import time
@@ -21,7 +20,7 @@ from client.connection import Session, connect
 from client.device import DeviceSink, DeviceUnavailable
 from client.errors import ClientError, UsageError
 from client.items import Audio
-from client.sinks import FileSink, PipeSink, Sink
+from client.sinks import FileSink, PipeSink, Sink, open_special
 from client.utterance import Utterance
 from protocol.server_messages import Cancelled, Timing
 
@@ -138,6 +137,8 @@ class Speaking:
     async def _open_sinks(self, session: Session) -> None:
         plan = self._plan
         output = plan.output
+        if plan.captions is not None and not is_special(plan.captions):
+            plan.captions.unlink(missing_ok=True)  # after a failure an older one would not fit the audio
         if plan.play:
             try:
                 self._device = DeviceSink(self._played)
@@ -150,7 +151,7 @@ class Speaking:
             if output == STDOUT:
                 sink: Sink = PipeSink(plan.container, sys.stdout.fileno())
             elif is_special(output):
-                sink = PipeSink(plan.container, os.open(output, os.O_WRONLY), str(output))
+                sink = PipeSink(plan.container, open_special(output), str(output))
             else:
                 sink = FileSink(output, plan.container)
             self._sinks.append(sink)
@@ -238,8 +239,10 @@ class Speaking:
 
     def _tell_failure(self, error: ClientError) -> None:
         if isinstance(error, _Interrupted):
-            seconds = self._samples / self._session.sample_rate if self._session is not None else 0.0
-            self._progress.say(f"{error}: {self._destination()}the first {seconds:.1f} s of audio")
+            got = ""
+            if self._session is not None and self._sinks:
+                got = f": {self._destination()}the first {self._samples / self._session.sample_rate:.1f} s of audio"
+            self._progress.say(f"{error}{got}")
             return
         kept = [sink.partial for sink in self._sinks if isinstance(sink, FileSink) and sink.partial.exists()]
         partial = f" (what came is in {kept[0]})" if kept else ""

@@ -10,7 +10,7 @@ import soundfile
 
 import client
 from protocol import server_messages as s
-from tests.integration.test_client_command import Command, run
+from tests.support.client_process import Command, run
 from tests.support.server import running_server
 
 TEXT = "第一句。第二句。 And a third one, in English. "

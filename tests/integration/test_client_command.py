@@ -2,13 +2,11 @@
 
 import asyncio
 import json
-import os
 import signal
 import sys
 import time
 import wave
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -17,6 +15,7 @@ import soundfile
 from client.cli.exit_codes import ExitCode
 from protocol import client_messages as c
 from protocol import server_messages as s
+from tests.support.client_process import ROOT, Command, run
 from tests.support.fake_server import (
     SAMPLES_PER_CHARACTER,
     Behaviour,
@@ -26,45 +25,7 @@ from tests.support.fake_server import (
     speech_of,
 )
 
-ROOT = Path(__file__).resolve().parents[2]
 TEXT = "你好, world. A second sentence.\n"
-
-
-@dataclass(frozen=True)
-class Ended:
-    code: int
-    out: bytes
-    err: str
-    took_s: float
-
-
-class Command:
-    """A running `python -m client`."""
-
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self.process = process
-        self._began = time.monotonic()
-
-    @classmethod
-    async def start(cls, folder: Path, *arguments: str, url: str = "", **environment: str) -> "Command":
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "client", *arguments,
-            cwd=folder,
-            env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "COSYSTREAM_URL": url, **environment},
-            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-        )  # fmt: skip
-        return cls(process)
-
-    async def end(self, stdin: bytes = b"") -> Ended:
-        async with asyncio.timeout(15):
-            out, err = await self.process.communicate(stdin)
-        assert self.process.returncode is not None
-        return Ended(self.process.returncode, out, err.decode(), time.monotonic() - self._began)
-
-
-async def run(folder: Path, *arguments: str, url: str = "", stdin: bytes = b"", **environment: str) -> Ended:
-    command = await Command.start(folder, *arguments, url=url, **environment)
-    return await command.end(stdin)
 
 
 def names(folder: Path) -> list[str]:

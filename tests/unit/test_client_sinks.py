@@ -11,7 +11,7 @@ import soundfile
 
 from client.errors import OutputFailed
 from client.items import Audio
-from client.sinks import Container, FileSink, PipeSink, encoding_for
+from client.sinks import Container, FileSink, PipeSink, encoding_for, open_special
 from protocol.media.opus import OpusEncoder
 
 RATE = 24_000
@@ -175,6 +175,34 @@ async def test_a_reader_who_stops_reading_holds_up_the_writer_but_not_the_loop()
         await sink.write(audio(100_000))
     await sink.interrupt()
     os.close(write)
+
+
+async def test_a_named_pipe(tmp_path: Path) -> None:
+    path = tmp_path / "fifo"
+    os.mkfifo(path)
+    with pytest.raises(OutputFailed, match="nobody reads"):
+        open_special(path)
+    read = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    write = open_special(path)
+    sink = PipeSink("raw", write)
+    await sink.begin(RATE, 0)
+    await sink.write(audio(100))
+    assert os.read(read, 1_000) == pcm(100)
+    os.close(read)
+    os.close(write)
+
+
+def test_packets_sent_again_are_stored_once() -> None:
+    items, pre_skip = opus(4_800)
+    again = Audio(1, 480, 960, b"", (items[1].packets[0], items[2].packets[0]))
+    plain, repeated = encoding_for("ogg"), encoding_for("ogg")
+    for encoding in (plain, repeated):
+        encoding.head(RATE, pre_skip)
+    for item in items:
+        plain.body(item)
+    for item in [*items[:2], again, items[1], *items[3:]]:
+        repeated.body(item)
+    assert repeated.tail(4_800)[28:] == plain.tail(4_800)[28:]  # all but the serial number and the checksum
 
 
 def test_an_encoding_keeps_the_last_packet_until_the_end() -> None:
