@@ -96,7 +96,8 @@ class Settings:
         default=10.0, metadata=option(Number(0.1, 300), "from the WebSocket's start until its `open` message is there")
     )
     idle_timeout_s: float = field(
-        default=300.0, metadata=option(Number(1, 86_400), "how long a client may send nothing at all; acks and pings count")
+        default=300.0,
+        metadata=option(Number(1, 86_400), "how long a client may send nothing at all; acks and pings count"),
     )
     stall_timeout_s: float = field(
         default=60.0, metadata=option(Number(1, 3_600), "how long a client may take nothing of what waits for it")
