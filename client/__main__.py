@@ -1,5 +1,6 @@
 """`python -m client`: `stream`, `say`, `voices`."""
 
+import io
 import sys
 from collections.abc import Sequence
 
@@ -35,6 +36,8 @@ def _voices(url: str, api_key: str | None, *, as_json: bool) -> int:
     from client.cli.voices import fetch_voices, format_voices
 
     body = fetch_voices(url, api_key)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal that cannot show every name still shows the rest
     print(body.decode("utf-8", "replace") if as_json else format_voices(body), end="")
     return int(ExitCode.OK)
 

@@ -60,6 +60,7 @@ class Connect:
                     await socket.send(encode(self._request))
                     opened = await first_answer(socket, url)
                     now = loop.time()
+                    state = SessionState(opened, now, rtt_s=now - sent)
                 except ClientError:
                     await socket.close()
                     raise
@@ -68,7 +69,7 @@ class Connect:
                     raise
         except TimeoutError:
             raise ConnectFailed(f"{url} did not answer within {self._timeout:g} s: check the address") from None
-        return Session(socket, SessionState(opened, now, rtt_s=now - sent), self._decode)
+        return Session(socket, state, self._decode)
 
 
 def connect(
@@ -118,6 +119,8 @@ class Session:
         self._timer: asyncio.TimerHandle | None = None
         self._reader = asyncio.create_task(self._read(), name="cosystream client reader")
         self._writer = asyncio.create_task(self._send(), name="cosystream client writer")
+        for task in (self._reader, self._writer):
+            task.add_done_callback(self._task_ended)
         self._writing = asyncio.Lock()
         self._newest = 0
         self._closed = False
@@ -317,6 +320,10 @@ class Session:
             utterance._wake()
         self._changed.set()
         self._wake_writer.set()
+
+    def _task_ended(self, task: "asyncio.Task[None]") -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._do(self._state.broken(error))
 
     def _arm(self) -> None:
         due = self._state.deadline()

@@ -5,8 +5,9 @@ here knows of sockets, tasks or clocks, so a test can play any schedule at once.
 """
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 from client.acks import AckSchedule
 from client.address import explain_close
@@ -52,24 +53,24 @@ class SessionState:
         self.opened = opened
         self.generation = opened.generation
         self.pre_skip = opened.pre_skip
-        self.sample_rate = int(opened.config.get("sample_rate", 24_000))
-        self.window = SendWindow(int(bounds.get("text_window_chars", limits.TEXT_WINDOW_CHARS)))
-        self.max_text_chars = int(bounds.get("text_chars", limits.MAX_TEXT_CHARS))
-        self.max_queued = int(bounds.get("queued_utterances", limits.MAX_QUEUED_UTTERANCES))
+        self.sample_rate = _positive(opened.config, "sample_rate", 24_000)
+        self.window = SendWindow(_positive(bounds, "text_window_chars", limits.TEXT_WINDOW_CHARS))
+        self.max_text_chars = _positive(bounds, "text_chars", limits.MAX_TEXT_CHARS)
+        self.max_queued = _positive(bounds, "queued_utterances", limits.MAX_QUEUED_UTTERANCES)
         self.going_away: s.GoAway | None = None
         self.failure: ClientError | None = None
         self._last_event = 0
         self._live: dict[int, _Utterance] = {}  # started and not finished, in order
         self._finished: deque[_Utterance] = deque(maxlen=REMEMBERED)
         self._newest = 0  # highest utterance number started
-        unacked_bytes = int(bounds.get("unacked_bytes", limits.MAX_UNACKED_BYTES))
+        unacked_bytes = _positive(bounds, "unacked_bytes", limits.MAX_UNACKED_BYTES)
         self._acks = AckSchedule(queue_bytes, now, min(limits.ACK_BYTES, unacked_bytes // 4))
         self._last_heard = now
         self._last_sent = now
         self._last_input: float | None = None  # when text came that no flush followed
         self._patience = max(WATCHDOG_S, 3 * MESSAGE_TIME_S + rtt_s)
         self._follows_play = opened.config.get("max_lead_ms") is not None
-        self._keep_alive = int(bounds.get("idle_timeout_ms", 60_000)) / 3_000
+        self._keep_alive = _positive(bounds, "idle_timeout_ms", 60_000) / 3_000
 
     # ---- sending ----
 
@@ -153,6 +154,10 @@ class SessionState:
         return self._fail(
             ServerLost(explain_close(close_code, reason, going_away=self.going_away is not None), close_code)
         )
+
+    def broken(self, error: BaseException) -> list[Effect]:
+        """This client itself failed: a bug. Nobody may wait for ever because of it."""
+        return self._fail(ClientError(f"the client failed: {error!r}; please report this"))
 
     def close(self) -> None:
         """The program closes the session."""
@@ -349,3 +354,11 @@ class SessionState:
             return []
         self.failure = error
         return [Failed(error)]
+
+
+def _positive(values: Mapping[str, Any], name: str, default: int) -> int:
+    """A bound that the server states. Raises ServerMisbehaved where it is no positive whole number."""
+    value = values.get(name, default)
+    if not isinstance(value, int) or value <= 0:
+        raise ServerMisbehaved(f"the server's {name} must be a positive whole number, not {value!r}")
+    return value

@@ -6,8 +6,10 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Self
 
 from client.decode import UtteranceDecoder
+from client.errors import OutputFailed
 from client.items import Audio, Item
 from client.statistics import UtteranceStatistics
+from protocol.media.opus import OpusUnavailableError
 from protocol.server_messages import Cancelled, Done, Event
 
 if TYPE_CHECKING:
@@ -117,7 +119,10 @@ class Utterance:
 
     def _opus(self) -> UtteranceDecoder:
         if self._decoder is None:
-            self._decoder = UtteranceDecoder(self._session.sample_rate, self._session.pre_skip)
+            try:
+                self._decoder = UtteranceDecoder(self._session.sample_rate, self._session.pre_skip)
+            except OpusUnavailableError as error:
+                raise OutputFailed(str(error)) from error
         return self._decoder
 
     def _put(self, item: Item, cost: int) -> None:

@@ -13,6 +13,7 @@ from client.connection import Session
 from protocol import client_messages as c
 from protocol import server_messages as s
 from protocol.frames import AudioFrame
+from protocol.media.opus import OpusUnavailableError
 from tests.support.fake_server import (
     SAMPLES_PER_CHARACTER,
     Behaviour,
@@ -409,3 +410,32 @@ async def test_text_of_a_cancelled_utterance_is_not_sent() -> None:
         assert [type(item) async for item in utterance] == [s.Cancelled]
         assert len(server.of(c.Text)) == 1
         assert not server.of(c.End)
+
+
+async def test_a_bug_in_the_client_leaves_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError("a bug")
+
+    async with fake_server() as server, client.connect(server.url) as session:
+        monkeypatch.setattr(session._state, "feed_frame", fail)
+        with pytest.raises(client.ClientError, match=r"a bug.*please report"):
+            await spoken(session)
+
+
+async def test_opus_without_libopus_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with fake_server() as server, client.connect(server.url, format="opus") as session:
+
+        def fail(*_: object) -> None:
+            raise OpusUnavailableError("install libopus0")
+
+        monkeypatch.setattr("client.utterance.UtteranceDecoder", fail)
+        with pytest.raises(client.ClientError, match="install libopus0"):
+            await spoken(session)
+
+
+@pytest.mark.parametrize("value", [None, 0, "many", 1.5])
+async def test_a_server_whose_limits_make_no_sense(value: object) -> None:
+    answer = s.Opened("id", "token", 0, 1, {}, {"text_chars": value})
+    async with fake_server(Behaviour(first_answer=answer)) as server:
+        with pytest.raises(client.ServerMisbehaved, match="text_chars must be a positive whole number"):
+            await client.connect(server.url)
