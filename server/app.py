@@ -105,6 +105,7 @@ class Server:
         if voice not in known:
             raise ValueError(f"default_voice must be one of {', '.join(known)}, not {voice!r}")
         self.pool = InProcessPool(engine, threads=settings.engine_threads, on_step=self._on_step)
+        self.metrics.engine_queue.set_function(lambda: self.pool.waiting if self.pool else 0)
         self._policy = Policy(
             default_voice=voice,
             open_timeout_s=settings.open_timeout_s,

@@ -6,7 +6,8 @@ reader slows the engine down and one who leaves stops it.
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Final, Protocol
@@ -16,6 +17,7 @@ import structlog
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from protocol import client_messages as c
 from protocol import limits
@@ -109,7 +111,7 @@ class Speech:
         for message in (request.open, *numbered):
             self._session.receive(message, self._loop.time())
 
-    async def pieces(self) -> AsyncIterator[bytes]:
+    async def pieces(self) -> AsyncGenerator[bytes]:
         """The response body. Raises ProtocolError where the engine fails."""
         rendering = asyncio.ensure_future(self._renderer.run())
         try:
@@ -175,7 +177,7 @@ def speak_routes(state: SpeakState) -> list[Route]:
         except ProtocolError as error:
             log.error("speak failed", code=error.code, reason=error.message, exc_info=error)
             raise _api_error(error, HTTPStatus.INTERNAL_SERVER_ERROR) from None
-        return StreamingResponse(_joined(first, pieces), media_type=speech.body.media_type)
+        return SpeechResponse(first, pieces, speech.body.media_type)
 
     return [Route("/v1/speak", speak, methods=["POST"])]
 
@@ -184,21 +186,36 @@ def _api_error(error: ProtocolError, status: HTTPStatus) -> ApiError:
     return ApiError(status, error.message, code=error.code, field=error.field)
 
 
-async def _releasing(pieces: AsyncIterator[bytes], state: SpeakState) -> AsyncIterator[bytes]:
+class SpeechResponse(StreamingResponse):
+    """Streams `first` and `rest`, and closes `rest` however the response ends, so that the engine stops at once."""
+
+    def __init__(self, first: bytes, rest: AsyncGenerator[bytes], media_type: str) -> None:
+        super().__init__(_joined(first, rest), media_type=media_type)
+        self._rest = rest
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            await self._rest.aclose()
+
+
+async def _releasing(pieces: AsyncGenerator[bytes], state: SpeakState) -> AsyncGenerator[bytes]:
     try:
-        async for piece in pieces:
-            yield piece
+        async with aclosing(pieces):
+            async for piece in pieces:
+                yield piece
     finally:
         state.release()
 
 
-async def _until_audio(pieces: AsyncIterator[bytes]) -> bytes:
-    """The header and the first audio."""
-    first = await anext(pieces, b"")
-    return first + await anext(pieces, b"")
-
-
-async def _joined(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def _joined(first: bytes, rest: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
     yield first
     async for piece in rest:
         yield piece
+
+
+async def _until_audio(pieces: AsyncGenerator[bytes]) -> bytes:
+    """The header and the first audio."""
+    first = await anext(pieces, b"")
+    return first + await anext(pieces, b"")
