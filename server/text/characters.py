@@ -7,7 +7,8 @@ import re
 import unicodedata
 
 HANZI_CLASS = "\u3005\u3007\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
-SYLLABLE_CLASS = "\u3040-\u30ff\u31f0-\u31ff\uff66-\uff9f\uac00-\ud7af\u1100-\u11ff\u3100-\u312f"  # kana, hangul, bopomofo
+# Kana, hangul, bopomofo.
+SYLLABLE_CLASS = "\u3040-\u30ff\u31f0-\u31ff\uff66-\uff9f\uac00-\ud7af\u1100-\u11ff\u3100-\u312f"
 
 SENTENCE_MARKS = frozenset("。！？!?｡‼⁇⁈⁉‽।؟．")
 CLAUSE_MARKS = frozenset("，,；;：:﹐﹔﹕،؛—…")

@@ -40,8 +40,9 @@ _TAG = re.compile(r"</?([a-zA-Z][a-zA-Z0-9]*)(?=[\s/>])[^<>\n]{0,200}>")
 _BREAKING_TAGS = frozenset("br p div li tr td th h1 h2 h3 h4 h5 h6 ul ol table hr".split())
 _AUTOLINK = re.compile(r"<((?:https?://|mailto:)[^<>\s]+|[^<>\s@]+@[^<>\s@]+)>")
 _ENTITY = re.compile(r"&(?:#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|[a-zA-Z][a-zA-Z0-9]{1,31});")
-_IMAGE_OR_LINK = re.compile(r"!?\[([^\[\]\n]*)\](\([^()\s]*(?:\([^()\s]*\)[^()\s]*)*(?:[ \t]+\"[^\"\n]*\")?\)|\[[^\]\n]*\])")
-_LINK_END = re.compile(r"\](\((?:https?://|www\.|mailto:|/|#|\.)[^()\s]*(?:\([^()\s]*\)[^()\s]*)*(?:[ \t]+\"[^\"\n]*\")?\))")
+_TARGET = r"[^()\s]*(?:\([^()\s]*\)[^()\s]*)*(?:[ \t]+\"[^\"\n]*\")?\)"  # (url "title"), after its bracket
+_IMAGE_OR_LINK = re.compile(rf"!?\[([^\[\]\n]*)\](\({_TARGET}|\[[^\]\n]*\])")
+_LINK_END = re.compile(rf"\](\((?=https?://|www\.|mailto:|/|\#|\.){_TARGET})")
 _FOOTNOTE = re.compile(r"\[\^[^\]\s]{1,20}\]:?")
 _STARS = re.compile(r"\*+")
 _TIMES = re.compile(r"(?<=[\w)])[ \t]*\*[ \t]*(?=[\w(])")
@@ -52,6 +53,7 @@ _ESCAPE = re.compile(r"\\(?=[\\`*_{}\[\]()#+.!|<>~-])")
 _KEPT_SYMBOLS = frozenset("$+<=>^|~¢£¤¥±×÷€₩₹°№℃℉∞≈≠≤≥−–¬©®™§µΩ√∑π‰`")
 _SUPERSCRIPTS = frozenset("²³")
 _SPECIAL = {"㎡": "m²", "㎥": "m³", "℃": "°C", "℉": "°F", "⁄": "/", "−": "-", "‐": "-", "‑": "-", "　": " "}
+_ASCII_CONTROLS = {"\n": "\n", "\r": "\n", "\x0b": "\n", "\x0c": "\n", "\t": " "}
 _VULGAR = re.compile(r"[¼-¾⅐-⅞]")
 
 
@@ -80,7 +82,7 @@ def clean(text: str) -> CleanText:
 def fold(char: str) -> str:
     """One character as it is spoken: full width to ASCII, emoji to a space, invisible ones to nothing."""
     if char.isascii():
-        return char if char >= " " and char != "\x7f" else ("\n" if char in "\n\r\x0b\x0c" else " " if char == "\t" else "")
+        return _ASCII_CONTROLS.get(char, "" if char < " " or char == "\x7f" else char)
     if char in _SPECIAL:
         return _SPECIAL[char]
     if char in _SUPERSCRIPTS or "\u4e00" <= char <= "\u9fff" or "\u3000" < char < "\u3020":

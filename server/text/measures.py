@@ -1,7 +1,7 @@
 """Chinese readings of numbers with a unit ("100km/h" 每小时一百千米), from wetext's grammar.
 
-Only the two Chinese graphs inside the wetext package are read, straight from its folder: importing the package would load
-the graphs of all its languages and both directions (45 MB, a third of a second) for nothing.
+Only the two Chinese graphs inside the wetext package are read, straight from its folder: importing the package would
+load the graphs of all its languages and both directions (45 MB, a third of a second) for nothing.
 """
 
 import importlib.util

@@ -1,20 +1,20 @@
 """Turns one cut of the text into the tokens an engine speaks.
 
-Cleaned of markup (`clean`), the segment is read from left to right: at every place the first fitting shape (`shapes`) is
-read in the language around it, by our own rules (`read_zh`, `read_en`, `web`) and, for Chinese units, by wetext's grammar.
-Pure and deterministic: the same cut and lexicon always give the same tokens.
+Cleaned of markup (`clean`), the segment is read from left to right: at every place the first fitting shape (`shapes`)
+is read in the language around it, by our own rules (`read_zh`, `read_en`, `web`) and, for Chinese units, by wetext's
+grammar. Pure and deterministic: the same cut and lexicon always give the same tokens.
 """
 
 import re
 from collections.abc import Mapping
 from functools import lru_cache
 
-from anyascii import anyascii
-
-from server.text import measures, read_en, read_zh, web
-from server.text.abbreviations import expand_abbreviation, read_numero
+from server.text import measures, read_en
+from server.text.abbreviations import expand_abbreviation
 from server.text.characters import HANZI_CLASS
 from server.text.clean import CleanText, clean
+from server.text.latin import to_latin
+from server.text.readings import read_shape
 from server.text.shapes import SHAPE
 from server.text.symbols import read_symbol
 from server.text.tokens import Boundary, Cut, CutCause, Language, Token
@@ -23,7 +23,9 @@ Reading = tuple[str, int, int]
 """Words to say and the part of the cleaned text they stand for."""
 
 _SPOKEN = re.compile(
-    rf"(?P<hanzi>[{HANZI_CLASS}])|(?P<latin>(?:[A-Za-z]\.)+(?![A-Za-z])|[A-Za-z]+(?:['-][A-Za-z]+)*)|(?P<mark>[,、;:.?!…—])"
+    rf"(?P<hanzi>[{HANZI_CLASS}])"
+    r"|(?P<latin>(?:[A-Za-z]\.)+(?![A-Za-z])|[A-Za-z]+(?:['-][A-Za-z]+)*)"
+    r"|(?P<mark>[,、;:.?!…—])"
 )
 _MARKS = {
     "，": ",",
@@ -53,9 +55,9 @@ _CONTEXT = 24  # code points on either side that a rule may look at
 def normalise(cut: Cut, *, lexicon: Mapping[str, str] | None = None) -> tuple[Token, ...]:
     """The tokens of a cut; () when it says nothing. Never raises, whatever the text holds.
 
-    `lexicon`: written form -> what to read instead ("CosyVoice": "cozy voice"), before any other rule; the longest form
-    wins, and Latin forms match whole words only. Token spans are positions in the utterance, within the cut, never going
-    back.
+    `lexicon`: written form -> what to read instead ("CosyVoice": "cozy voice"), before any other rule; the longest
+    form wins, and Latin forms match whole words only. Token spans are positions in the utterance, within the cut, never
+    going back.
     """
     source = clean(cut.text)
     tokens = _Tokens(source, cut.start)
@@ -158,7 +160,7 @@ def _read(match: re.Match[str], language: Language) -> list[Reading]:
         return [(words, start + a, start + b) for words, a, b in expand_abbreviation(text, before, after)]
     if shape == "symbol":
         return [(read_symbol(text, before, after, _language_around(match, language)), start, end)]
-    told = _read_shape(shape, text, before, after, _language_around(match, language))
+    told = read_shape(shape, text, before, after, _language_around(match, language))
     return [(told, start, end)]
 
 
@@ -170,6 +172,7 @@ def _plain_mark(text: str) -> str:
     return _MARKS.get(text, text)
 
 
+_STANDS_APART_BEFORE = re.compile(r"[A-Za-z]\s\Z")
 _LETTER_BEFORE = re.compile(rf"([A-Za-z]|[{HANZI_CLASS}])[^A-Za-z{HANZI_CLASS}]{{0,12}}\Z")
 _LETTER_AFTER = re.compile(rf"[^A-Za-z{HANZI_CLASS}]{{0,12}}([A-Za-z]|[{HANZI_CLASS}])")
 
@@ -181,128 +184,6 @@ def _language_around(match: re.Match[str], language: Language) -> Language:
     if before is None or after is None:
         return language
     sides = {"en" if side.group(1).isascii() else "zh" for side in (before, after)}
-    if sides == {"en"} and re.search(r"[A-Za-z]\s\Z", match.string[: match.start()]) and match.string[match.end() :][:1] == " ":
-        return "en"
+    if sides == {"en"} and _STANDS_APART_BEFORE.search(match.string[: match.start()]):
+        return "en" if match.string[match.end() :][:1] == " " else language
     return "zh" if sides == {"zh"} else language
-
-
-def _read_shape(shape: str, text: str, before: str, after: str, language: Language) -> str:
-    """What a number-like or web-like shape says."""
-    if shape in ("url", "host"):
-        return web.read_url(text, language)
-    if shape == "email":
-        return web.read_email(text, language)
-    if shape == "code":
-        return web.read_name(text, language)
-    if shape == "version":
-        return web.read_version(text, language)
-    if shape == "initials":
-        return _read_initials(text)
-    if shape == "language_name":
-        return {"C#": "C sharp", "F#": "F sharp", "C++": "C plus plus", ".NET": "dot net"}[text]
-    if shape == "ordinal":
-        return read_en.ordinal(text)
-    if shape == "decade":
-        return read_en.decade(text)
-    if shape == "numero":
-        word, digits = read_numero(text)
-        return f"{word} {read_en.number(digits)}"
-    if shape == "hash_number":
-        digits = re.sub(r"\D", "", text)
-        return f"{read_zh.number(digits)}号" if language == "zh" else f"number {read_en.number(digits)}"
-    if shape == "date_ymd":
-        year, month, day = re.findall(r"\d+", text)
-        reader = read_zh if language == "zh" else read_en
-        return reader.date(year, int(month), int(day)) or web.read_version(re.sub(r"\D", ".", text), language)
-    if shape == "date_mdy":
-        reader = read_zh if language == "zh" else read_en
-        return reader.date_mdy(text) or web.read_version(re.sub(r"\D", ".", text), language)
-    if language == "zh":
-        return _read_zh(shape, text, before, after)
-    return _read_en(shape, text, before, after)
-
-
-def _read_zh(shape: str, text: str, before: str, after: str) -> str:
-    match shape:
-        case "number":
-            return read_zh.plain_number(text, before, after)
-        case "money" | "coded_money":
-            return read_zh.money(text, after)
-        case "range":
-            return read_zh.number_range(text, after)
-        case "clock":
-            return read_zh.clock(text)
-        case "hour":
-            return read_zh.hour(text)
-        case "phone":
-            return read_zh.phone(text)
-        case "percent":
-            return read_zh.percent(text)
-        case "degrees":
-            return read_zh.degrees(text)
-        case "measure":
-            return read_zh.measure(text)
-        case "ratio":
-            return read_zh.ratio(text)
-        case "fraction":
-            return read_zh.fraction(text)
-        case _:
-            return text
-
-
-def _read_en(shape: str, text: str, before: str, after: str) -> str:
-    match shape:
-        case "number":
-            return read_en.plain_number(text, before, after)
-        case "money" | "coded_money":
-            return read_en.money(text)
-        case "range":
-            return read_en.number_range(text, after)
-        case "clock":
-            return read_en.clock(text)
-        case "hour":
-            return read_en.hour(text)
-        case "phone":
-            return read_en.phone(text)
-        case "percent":
-            return read_en.percent(text)
-        case "degrees":
-            return read_en.degrees(text)
-        case "measure":
-            return read_en.measure(text)
-        case "ratio":
-            return read_en.ratio(text)
-        case "fraction":
-            return read_en.fraction(text)
-        case _:
-            return text
-
-
-def _read_initials(text: str) -> str:
-    if "&" in text:
-        left, _, right = text.partition("&")
-        return f"{web.letters(left) if len(left) > 1 else left} and {web.letters(right) if len(right) > 1 else right}"
-    lower = text.lower().rstrip(".")
-    known = {"e.g": "for example", "i.e": "that is"}
-    return known.get(lower) or web.letters(text.replace(".", ""))
-
-
-_GREEK = dict(
-    zip(
-        "αβγδεζηθικλμνξοπρστυφχψω",
-        "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron pi rho sigma tau upsilon phi chi"
-        " psi omega".split(),
-        strict=True,
-    )
-)
-
-
-@lru_cache(maxsize=4096)
-def to_latin(word: str) -> str:
-    """A word in Latin letters: accents dropped, other scripts transliterated ("Привет" -> "Privet")."""
-    word = word.replace("’", "'")
-    if word.isascii():
-        return word
-    if word.lower() in _GREEK:
-        return _GREEK[word.lower()]
-    return re.sub(r"[^A-Za-z'\- ]", " ", anyascii(word))

@@ -60,7 +60,7 @@ def number(text: str) -> list[str]:
 
 
 def ordinal(text: str) -> list[str]:
-    """"23" -> twenty third."""
+    """ "23" -> twenty third."""
     words = cardinal(text)
     last = words[-1]
     if last in _ORDINALS:
@@ -71,7 +71,7 @@ def ordinal(text: str) -> list[str]:
 
 
 def year(text: str) -> list[str]:
-    """Four digits as a year: "1987" -> nineteen eighty seven, "2005" -> two thousand five, "1905" -> nineteen oh five."""
+    """Four digits as a year: "1987" nineteen eighty seven, "2005" two thousand five, "1905" nineteen oh five."""
     high, low = int(text[:2]), int(text[2:])
     if high % 10 == 0 and low < 10:
         return cardinal(text)
@@ -81,7 +81,7 @@ def year(text: str) -> list[str]:
 
 
 def decade(text: str) -> list[str]:
-    """"1990" -> nineteen nineties, "80" -> eighties."""
+    """ "1990" -> nineteen nineties, "80" -> eighties."""
     words = year(text) if len(text) == 4 else cardinal(text)
     words[-1] = words[-1][:-1] + "ies" if words[-1].endswith("y") else words[-1] + "s"
     return words

@@ -155,7 +155,8 @@ def _is_year(text: str, before: str, after: str) -> bool:
     word = following.group(1) if following else ""
     if word in _COUNTED or (word.endswith("s") and len(word) > 3 and word not in _FUNCTION_S):
         return False
-    cued = bool(previous) and (previous.group(1).lower() in _YEAR_CUES or previous.group(1) in _MONTHS) if previous else False
+    cue = previous.group(1) if previous else ""
+    cued = cue.lower() in _YEAR_CUES or cue in _MONTHS
     return 1900 <= int(text) <= 2099 or (cued and 1100 <= int(text) <= 1899)
 
 

@@ -1,53 +1,31 @@
 """Cuts text that is still arriving into the segments an engine speaks.
 
-The cuts of an utterance depend on its text and on where it was flushed, never on how the text was parted into `feed` calls
-nor on when `next` was called: every decision is taken as soon as the characters seen make it certain, and not before.
-The first segment is short, so that sound starts early; the following ones grow. See docs/text.md for the rules as users
-see them.
+The cuts of an utterance depend on its text and on where it was flushed, never on how the text was parted into `feed`
+calls nor on when `next` was called: every decision is taken as soon as the characters seen make it certain, and not
+before. The first segment is short, so that sound starts early; the following ones grow. See docs/text.md for the rules
+as users see them.
 """
 
 import re
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from server.text.breaks import Break, rate_break
 from server.text.characters import CLAUSE_MARKS, CLOSERS, NEWLINES, SENTENCE_MARKS, WEAK_MARKS, splits_character
 from server.text.languages import dominating_language, spoken_size
+from server.text.limits import WINDOW, SegmentLimits
 from server.text.sentence_end import Stop, judge_full_stop, looks_complete
 from server.text.tokens import Boundary, Cut, CutCause, Language
-from server.text.units import MAX_URL, Kind, Unit, read_unit
+from server.text.units import Kind, Unit, read_unit
 
-_WINDOW = 8192  # code points kept joined in front of a segment; more than the longest segment with its look-ahead
+__all__ = ["SegmentLimits", "Segmenter"]
+
 _TAIL = 200  # code points remembered for a soft flush
 _MARKS = SENTENCE_MARKS | CLAUSE_MARKS | WEAK_MARKS | NEWLINES | {"."}
 _MONTH_DAY = re.compile(
     r"\b(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sept?|Oct|Nov|Dec)[a-z]{0,6}\.?\s+\d{1,2}(?:st|nd|rd|th)?\Z"
 )
 _YEAR_FOLLOWS = re.compile(r"\s?\d")
-
-
-@dataclass(frozen=True, slots=True)
-class SegmentLimits:
-    """How long segments may get.
-
-    `max_tokens` is the engine's limit and `count_tokens` its way to count (default: a Hanzi, a word, a digit is one).
-    `first_max_*`: without punctuation the first segment is cut at a word boundary after about so much.
-    `clause_tokens`: from this size on, later segments end at any clause mark. `max_chars` bounds text that says nothing.
-    """
-
-    max_tokens: int = 40
-    count_tokens: Callable[[str], int] | None = None
-    first_max_chars: int = 16
-    first_max_words: int = 6
-    clause_tokens: int = 20
-    max_chars: int = 2000
-
-    def __post_init__(self) -> None:
-        if min(self.max_tokens, self.first_max_chars, self.first_max_words, self.clause_tokens) < 1:
-            raise ValueError("segment limits must be at least 1")
-        if not MAX_URL <= self.max_chars <= _WINDOW // 2 - MAX_URL:
-            raise ValueError(f"max_chars must be between {MAX_URL} and {_WINDOW // 2 - MAX_URL}")
 
 
 _WRAPPED_LINE = 40  # a line break after so many code points may be a mere wrap
@@ -107,8 +85,8 @@ class Segmenter:
     def flush(self, *, soft: bool = False) -> CutCause | None:
         """Ask for a cut after the text fed so far; returns its cause, or None when there is nothing to do.
 
-        Hard: whenever anything is pending. Soft: only where the pending text looks like a finished clause or sentence (see
-        `looks_complete`). A cut that punctuation makes at the same place anyway keeps the cause PUNCTUATION.
+        Hard: whenever anything is pending. Soft: only where the pending text looks like a finished clause or sentence
+        (see `looks_complete`). A cut that punctuation makes at the same place anyway keeps the cause PUNCTUATION.
         """
         if self._ended or self.pending == 0 or (self._flushes and self._flushes[-1][0] == self._fed):
             return None
@@ -161,8 +139,8 @@ class Segmenter:
 
     def _load(self) -> None:
         """Join incoming text until the window is full."""
-        room = _WINDOW - len(self._text)
-        if not self._incoming or room < _WINDOW // 2:
+        room = WINDOW - len(self._text)
+        if not self._incoming or room < WINDOW // 2:
             return
         parts = [self._text]
         while self._incoming and room > 0:

@@ -39,7 +39,7 @@ def judge_full_stop(word: str, opens_segment: bool, text: str, after: int, end: 
     `opens_segment`: the word is the first of its segment, so that "1." or "a." is a list marker.
     """
     lower = word.lower()
-    if opens_segment and (word.isdecimal() or (len(word) == 1 and word.isascii() and word.islower())) and len(word) <= 3:
+    if opens_segment and ((word.isdecimal() and len(word) <= 3) or (len(word) == 1 and "a" <= word <= "z")):
         return Stop.GOES_ON
     if lower in _TITLES or (len(word) == 1 and word.isupper() and word not in _INITIALS_END):
         return Stop.GOES_ON
@@ -55,7 +55,7 @@ def judge_full_stop(word: str, opens_segment: bool, text: str, after: int, end: 
     if lower in _MONTHS:
         return Stop.GOES_ON if following.isdecimal() or following.islower() or following in ",-–" else Stop.ENDS
     if lower in _MAYBE:
-        return Stop.ENDS if following.isupper() or following in "\"“‘(「" or following >= "\u2e80" else Stop.GOES_ON
+        return Stop.ENDS if following.isupper() or following in '"“‘(「' or following >= "\u2e80" else Stop.GOES_ON
     return Stop.GOES_ON
 
 

@@ -20,6 +20,7 @@ MONTH = (
 )
 HALF_DAY = r"(?:[AaPp]\.?[Mm]\.?(?![A-Za-z]))"
 SUFFIX = r"(?:st|nd|rd|th|ST|ND|RD|TH)"
+_THEN_YEAR = r"(?:,?\s+(?:1\d|20)\d\d(?!\d|,\d|\.\d))?"
 EN_UNIT = (
     r"(?:km/h|kmh|mph|m/s|MB/s|kB/s|GB/s|Mbps|Gbps|kbps|kWh|mAh|kHz|MHz|GHz|Hz|km²|cm²|m²|m³|ft²|km|cm|mm|nm|µm|μm|kg|mg|µg"
     r"|g|lbs|lb|oz|ml|mL|dB|TB|GB|MB|KB|kB|kW|MW|kV|mV|ms|min|mins|hrs|hr|sec|secs|ft|yd|mi|gal|px|fps|rpm|psi|cal|kcal"
@@ -36,8 +37,8 @@ _HOST = r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
 SHAPES: dict[str, str] = {
     "hanzi": f"[{HANZI_CLASS}]+",
     "space": r"\s+",
-    "url": rf"(?:(?:https?|ftp|wss?|file)://|www\.){_URL_CHAR}*[^\s<>\"“”‘’「」『』《》（）【】，。！？；：、`|{HANZI_CLASS}.,;:!?'\")\]}}*_~]",
-    "email": rf"[A-Za-z0-9][A-Za-z0-9._%+-]{0,63}@{_HOST}(?:\.{_HOST})+",
+    "url": rf"(?:(?:https?|ftp|wss?|file)://|www\.){_URL_CHAR}*(?![.,;:!?'\")\]}}*_~]){_URL_CHAR}",
+    "email": rf"[A-Za-z0-9][A-Za-z0-9._%+-]{0, 63}@{_HOST}(?:\.{_HOST})+",
     "host": rf"(?:{_HOST}\.)+{TLD}(?::\d{{2,5}})?(?:/{_URL_CHAR}*[A-Za-z0-9/_-])?(?![A-Za-z0-9_-]|\.[A-Za-z0-9_])",
     "date_ymd": r"(?<![\d.])(?:1\d|20)\d\d(?:-\d{1,2}-\d{1,2}|/\d{1,2}/\d{1,2}|\.\d{1,2}\.\d{1,2})(?![\d./-]\d|\d)",
     "date_mdy": r"(?<![\d./])\d{1,2}/\d{1,2}/(?:(?:1\d|20)\d\d|\d\d)(?![\d/])",
@@ -45,15 +46,22 @@ SHAPES: dict[str, str] = {
     "clock": rf"(?<![\d:])\d{{1,2}}[:：][0-5]\d(?:[:：][0-5]\d(?:\.\d+)?)?(?:\s?{HALF_DAY})?(?![\d:]|：\d)",
     "hour": rf"(?<![A-Za-z0-9_.])\d{{1,2}}\s?{HALF_DAY}",
     "phone": (
-        r"(?<![A-Za-z0-9_.])(?:(?:\+?86[- ]?)?1[3-9]\d(?:\d{8}|[- ]\d{4}[- ]\d{4})|0\d{2,3}-\d{7,8}|[48]00-\d{3,4}-\d{3,4}"
-        r"|(?:\+?1[-. ])?(?:\(\d{3}\)\s?|\d{3}[-. ])\d{3}[-. ]\d{4}|\d{3}-\d{4}|\+\d{1,3}[- ]\d[\d -]{5,13}\d|\+\d{8,15})(?![A-Za-z0-9_]|-\d)"
+        r"(?<![A-Za-z0-9_.])(?:"
+        r"(?:\+?86[- ]?)?1[3-9]\d(?:\d{8}|[- ]\d{4}[- ]\d{4})"  # Chinese mobile
+        r"|0\d{2,3}-\d{7,8}|[48]00-\d{3,4}-\d{3,4}"  # Chinese landline and service numbers
+        r"|(?:\+?1[-. ])?(?:\(\d{3}\)\s?|\d{3}[-. ])\d{3}[-. ]\d{4}|\d{3}-\d{4}"  # North American
+        r"|\+\d{1,3}[- ]\d[\d -]{5,13}\d|\+\d{8,15}"  # international
+        r")(?![A-Za-z0-9_]|-\d)"
     ),
     "money": rf"(?:{SIGN}|[-−–])?{CURRENCY}\s?{NUMBER}(?:{TILDE}{CURRENCY}?{NUMBER})?{SCALE}?",
-    "coded_money": rf"{SIGN}{NUMBER}{SCALE}?\s?(?:{CURRENCY_CODE}(?![A-Za-z])|[€£](?!\d))|(?<![A-Za-z]){CURRENCY_CODE}\s?{NUMBER}",
+    "coded_money": (
+        rf"{SIGN}{NUMBER}{SCALE}?\s?(?:{CURRENCY_CODE}(?![A-Za-z])|[€£](?!\d))"
+        rf"|(?<![A-Za-z]){CURRENCY_CODE}\s?{NUMBER}"
+    ),
     "percent": rf"{SIGN}{NUMBER}(?:\s?[%‰]?{TILDE}{NUMBER})?\s?[%‰]",
     "degrees": rf"{SIGN}{NUMBER}(?:{TILDE}{NUMBER})?\s?°\s?[CF]?(?![A-Za-z])",
-    "month_day": rf"(?<![A-Za-z]){MONTH}\.?\s+\d{{1,2}}{SUFFIX}?(?!\d|:\d|[.,]\d|%)(?:,?\s+(?:1\d|20)\d\d(?!\d|,\d|\.\d))?",
-    "day_month": rf"(?<![A-Za-z0-9_.])\d{{1,2}}{SUFFIX}?\s+(?:of\s+)?{MONTH}(?![A-Za-z])\.?(?:,?\s+(?:1\d|20)\d\d(?!\d|,\d|\.\d))?",
+    "month_day": rf"(?<![A-Za-z]){MONTH}\.?\s+\d{{1,2}}{SUFFIX}?(?!\d|:\d|[.,]\d|%){_THEN_YEAR}",
+    "day_month": rf"(?<![A-Za-z0-9_.])\d{{1,2}}{SUFFIX}?\s+(?:of\s+)?{MONTH}(?![A-Za-z])\.?{_THEN_YEAR}",
     "ratio": r"(?<![\d:.])\d+[:：]\d+(?![\d:]|：\d)",
     "fraction": r"(?<![A-Za-z0-9_./])(?:\d{1,3} )?\d{1,4}/\d{1,4}(?![A-Za-z0-9_/]|\.\d)",
     "ordinal": rf"(?<![A-Za-z0-9_.]){INTEGER}{SUFFIX}(?![A-Za-z])",
@@ -61,7 +69,10 @@ SHAPES: dict[str, str] = {
     "measure": rf"{SIGN}{NUMBER}(?:{TILDE}{NUMBER})?\s?{EN_UNIT}(?![A-Za-z0-9²³/])",
     "range": rf"(?<![A-Za-z0-9_.-]){NUMBER}{TILDE}{NUMBER}(?![A-Za-z0-9_-]|\.\d)",
     "hash_number": r"[#№]\s?\d+(?![A-Za-z0-9_])",
-    "initials": r"(?:[A-Z]&[A-Z]|[A-Z]{1,3}&[A-Z]{1,3})(?![A-Za-z])|(?:[A-Za-z]\.){2,}(?:[A-Za-z](?![A-Za-z]))?|[A-Za-z](?:\.[A-Za-z])+(?![A-Za-z])",
+    "initials": (
+        r"[A-Z]{1,3}&[A-Z]{1,3}(?![A-Za-z])"  # AT&T
+        r"|(?:[A-Za-z]\.){2,}(?:[A-Za-z](?![A-Za-z]))?|[A-Za-z](?:\.[A-Za-z])+(?![A-Za-z])"  # U.S., e.g, a.m
+    ),
     "numero": r"(?<![A-Za-z])(?:No|Nos|Fig|Vol|Ch|Sec|Ver)\.\s?\d+(?![A-Za-z0-9_])",
     "code": (
         r"(?:[A-Za-z]+(?:[-_.][A-Za-z]+)*[-_]?\d+|\d+(?:\.\d+)?[A-Za-z])(?:[-_.]?[A-Za-z0-9])*(?:\+|(?=[^A-Za-z0-9]|\Z))"

@@ -1,7 +1,7 @@
 """Cuts running text into units that must stay whole: a Hanzi, a word, a number, a URL, a run of dots, a mark.
 
-`read_unit` looks only at `text[:end]`. When the characters after `end` could still change the answer, and more of them may
-come (`final` false), it returns None instead of guessing; so its answers never depend on how much text has arrived.
+`read_unit` looks only at `text[:end]`. When the characters after `end` could still change the answer, and more of them
+may come (`final` false), it returns None instead of guessing; so its answers never depend on how much has arrived.
 """
 
 import re

@@ -11,7 +11,10 @@ _AT = {"zh": "艾特", "en": " at "}
 _COLON = {"zh": "冒号", "en": " colon "}
 _SCHEME = re.compile(r"[a-z]+://", re.IGNORECASE)
 _PIECE = re.compile(r"\d+|[A-Za-z]+|.", re.DOTALL)
-_SPELLED = frozenset("cn io ai uk us de fr jp kr tv cc hk tw eu ca ru gg ly fm py js ts md cpp csv pdf html css php sql xml".split())
+_SPELLED = frozenset(
+    "cn io ai uk us de fr jp kr tv cc hk tw eu ca ru gg ly fm"  # top-level domains
+    " py js ts md cpp csv pdf html css php sql xml".split()  # file endings
+)
 _MAX_SEGMENTS = 2  # of a URL's path
 _MAX_SEGMENT = 24  # a longer one is an identifier nobody wants to hear
 _MAX_HOST_PARTS = 5
@@ -49,7 +52,7 @@ def read_name(text: str, language: Language) -> str:
 
 
 def _sentence_join(before: str, after: str) -> bool:
-    """"done.Next": a missing space, not a name."""
+    """ "done.Next": a missing space, not a name."""
     return before.islower() and len(after) > 1 and after[0].isupper() and after[1:].islower()
 
 
