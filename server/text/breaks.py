@@ -30,8 +30,11 @@ _ZH_WHOLE = frozenset(
 )
 _ZH_BEFORE_NUMBER = frozenset("第年月日号点零〇一二三四五六七八九十百千万亿两半几数")
 _ZH_NUMERAL = frozenset("零〇一二三四五六七八九十百千万亿两半几")
+# Hanzi that end or open a longer word more often than they stand for themselves.
+_ZH_SUFFIX = frozenset("室者性化员长式率度子儿头边里机器品物体部局院站店厂区市县省量法论权界型级")
+_ZH_PREFIX = frozenset("第老非无超反各不很最更太越")
 _EN_BEFORE = frozenset(
-    "and but or nor so yet because although though while when where which who whom whose that if unless until since as"
+    "and but or nor so yet how why because although though while when where which who whom whose that if unless until since as"
     " than after before with without for from to into onto over under between among through about against during of in"
     " on at by".split()
 )
@@ -89,6 +92,8 @@ def _between_hanzi(text: str, at: int) -> Break:
         return Break.GOOD
     if before in _ZH_AFTER and (previous_pair in _PRONOUNS or previous_pair not in _ZH_WHOLE):
         return Break.GOOD
+    if after in _ZH_SUFFIX or before in _ZH_PREFIX:
+        return Break.NONE
     if previous_pair in _ZH_WHOLE or next_pair in _ZH_WHOLE or after in _ZH_BEFORE:
         return Break.FAIR
     return Break.POOR

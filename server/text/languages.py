@@ -33,3 +33,10 @@ def spoken_size(word: str) -> int:
         else:
             size += 1 + len(piece) // _LONG_WORD
     return max(1, size)
+
+
+def longest_reading(number: str) -> int:
+    """An upper bound, or nearly, of the tokens a number becomes: "12345" is nine Hanzi, "12.5%" seven."""
+    digits = sum(1 for char in number if char.isdecimal())
+    marks = sum(1 for char in number if not char.isalnum())
+    return spoken_size(number) + digits // 2 + marks + (2 if number[-1:] in "%％‰" else 0)

@@ -85,6 +85,8 @@ _NUMBER = re.compile(NUMBER)
 _SIGN = re.compile(r"^\s*[-−–]")
 _LONG = 7  # digits without commas or a unit from which a number is an id
 _ID_CUES = re.compile(r"(?:电话|手机|号码|热线|拨打|致电|拨|打|呼叫|客服|证|卡号|账号|编号|验证码|房间|QQ)[^\d]{0,4}\Z")
+_YEAR = re.compile(r"(?:19|20)\d\d")
+_YEAR_CUES = re.compile(r"[在于自从至到]\s?\Z")
 _COUNTS = re.compile(r"\s?[万亿千百元个人块只条次年岁天米吨克斤公里平票股字美欧英日港韩]")
 
 
@@ -103,7 +105,9 @@ def plain_number(text: str, before: str, after: str) -> str:
         return words_of.digits(bare, phone=True)
     if (bare[0] == "0" and len(bare) > 1) or (len(bare) >= _LONG and not _COUNTS.match(after)):
         return ("负" if bare != text else "") + words_of.digits(bare)
-    if _reads_as_year(bare, after):
+    if _reads_as_year(bare, after.lstrip(" ")) or (
+        _YEAR_CUES.search(before) and _YEAR.fullmatch(bare) and not _COUNTS.match(after)
+    ):
         return words_of.digits(bare)
     if before.endswith("第"):
         return number(text)
@@ -210,7 +214,8 @@ def degrees(text: str) -> str:
 def number_range(text: str, after: str) -> str:
     """ "3-5" -> "三到五"; a falling pair is a score: "3-2" -> "三比二"."""
     parts = _NUMBER.findall(text)
-    if after.startswith("年") and all(len(part) == 4 and part.isdecimal() for part in parts):
+    years = all(_YEAR.fullmatch(part) for part in parts) and not _COUNTS.match(after)
+    if years or (after.lstrip().startswith("年") and all(len(part) == 4 for part in parts)):
         return "到".join(words_of.digits(part) for part in parts)
     values = [Decimal(part.replace(",", "")) for part in parts]
     if values[0] > values[-1] and "-" in text:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from server.text.breaks import Break, rate_break
 from server.text.characters import CLAUSE_MARKS, CLOSERS, NEWLINES, SENTENCE_MARKS, WEAK_MARKS, splits_character
-from server.text.languages import dominating_language, spoken_size
+from server.text.languages import dominating_language, longest_reading, spoken_size
 from server.text.limits import WINDOW, SegmentLimits
 from server.text.sentence_end import Stop, judge_full_stop, looks_complete
 from server.text.tokens import Boundary, Cut, CutCause, Language
@@ -292,6 +292,7 @@ class Segmenter:
         else:
             own = min(spoken_size(text), _URL_TOKENS) if unit.kind is Kind.URL else spoken_size(text)
             share = own / limits.first_max_chars if unit.kind is Kind.NUMBER else own / limits.first_max_words
+            own = longest_reading(text) if unit.kind is Kind.NUMBER else own
             if not any(char.isalnum() for char in text):
                 own, share = 0, 0.0
         return (limits.count_tokens(text) if limits.count_tokens else own), share

@@ -70,7 +70,7 @@ SHAPES: dict[str, str] = {
     "range": rf"(?<![A-Za-z0-9_.-]){NUMBER}{TILDE}{NUMBER}(?![A-Za-z0-9_-]|\.\d)",
     "hash_number": r"[#№]\s?\d+(?![A-Za-z0-9_])",
     "initials": (
-        r"[A-Z]{1,3}&[A-Z]{1,3}(?![A-Za-z])"  # AT&T
+        r"[A-Z]{1,3}&[A-Z]{1,3}(?![A-Za-z])|Ph\.D\.?"  # AT&T
         r"|(?:[A-Za-z]\.){2,}(?:[A-Za-z](?![A-Za-z]))?|[A-Za-z](?:\.[A-Za-z])+(?![A-Za-z])"  # U.S., e.g, a.m
     ),
     "numero": r"(?<![A-Za-z])(?:No|Nos|Fig|Vol|Ch|Sec|Ver)\.\s?\d+(?![A-Za-z0-9_])",

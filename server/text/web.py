@@ -43,7 +43,7 @@ def read_name(text: str, language: Language) -> str:
             spelled = at and pieces[at - 1] == "." and piece.lower() in _SPELLED
             words.append(letters(piece) if spelled else piece)
         elif piece == "." and 0 < at < len(pieces) - 1:
-            words.append("." if _sentence_join(pieces[at - 1], pieces[at + 1]) else _DOT[language])
+            words.append(_read_dot(pieces[at - 1], pieces[at + 1], language))
         elif piece == "+" and at == len(pieces) - 1:
             words.append("加" if language == "zh" else "plus")
         elif piece == "@":
@@ -51,9 +51,12 @@ def read_name(text: str, language: Language) -> str:
     return " ".join(words)
 
 
-def _sentence_join(before: str, after: str) -> bool:
-    """ "done.Next": a missing space, not a name."""
-    return before.islower() and len(after) > 1 and after[0].isupper() and after[1:].islower()
+def _read_dot(before: str, after: str, language: Language) -> str:
+    """ "3.11" point, "main.py" dot, "done.Next" (a missing space) a full stop."""
+    if before.isdecimal() and after.isdecimal():
+        return "点" if language == "zh" else "point"
+    joined = before.islower() and len(after) > 1 and after[0].isupper() and after[1:].islower()
+    return "." if joined else _DOT[language]
 
 
 def read_email(text: str, language: Language) -> str:

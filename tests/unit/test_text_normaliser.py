@@ -53,7 +53,8 @@ CHINESE = [
     ("3*4=12，1+1=2，10-5=5", "三乘以四等于十二,一加一等于二,十减五等于五"),
     # Dates and times.
     ("1990年代，98年，80后，10年", "一九九零年代,九八年,八零后,十年"),
-    ("2020-2025年", "二零二零到二零二五年"),
+    ("2020-2025年，2024-2025赛季", "二零二零到二零二五年,二零二四到二零二五赛季"),
+    ("2025 年，在1987出生，到2000人", "二零二五年,在一九八七出生,到两千人"),
     ("2025-03-14和2025/3/14", "二零二五年三月十四日和二零二五年三月十四日"),
     ("9:00，9:05，15:30", "九点,九点零五分,十五点三十分"),
     ("8:00-9:30，1月-3月", "八点到九点三十分,一月到三月"),
@@ -157,6 +158,7 @@ ENGLISH = [
     ("e.g. this; i.e. that, etc.", "for example this; that is that, et cetera."),
     ("U.S. and J. K. Rowling", "U.S. and J. K. Rowling"),
     ("done.Next", "done. Next"),
+    ("Python3.11, a Ph.D. now", "Python three point eleven, a P.H.D. now"),
     ("Wait... what?!", "Wait… what?"),
     ("café, naïve, Привет, α", "cafe, naive, Privet, alpha"),
     ("<b>hi</b><br>there &amp; you", "hi, there and you"),
