@@ -18,7 +18,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from client.connection import Session, connect
+    from client.connection import connect
     from client.errors import (
         Busy,
         ClientError,
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     )
     from client.items import Audio, Item
     from client.playout import Playout
+    from client.shell import Session
     from client.utterance import Utterance
 
 __all__ = [
@@ -49,12 +50,13 @@ __all__ = [
 ]
 
 _MODULES = {
-    "connection": ("Session", "connect"),
+    "connection": ("connect",),
     "errors": (
         "Busy", "ClientError", "ConnectFailed", "DigestMismatch", "ServerError", "ServerLost", "ServerMisbehaved",
     ),
     "items": ("Audio", "Item"),
     "playout": ("Playout",),
+    "shell": ("Session",),
     "utterance": ("Utterance",),
 }  # fmt: skip
 _HOME = {name: f"client.{module}" for module, names in _MODULES.items() for name in names}

@@ -1,28 +1,18 @@
-"""The WebSocket shell around `SessionState`: one task reads, one writes, one timer ticks."""
+"""Opening a session: `async with connect(url) as session`."""
 
 import asyncio
-from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Generator, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Generator
+from time import monotonic
 from types import TracebackType
-from typing import Any, Final, Self
-
-from websockets.asyncio.client import ClientConnection
-from websockets.exceptions import ConnectionClosed
+from typing import Any
 
 from client.address import stream_url
-from client.effects import Deliver, Effect, Failed, Finished, RoomGrew, Send
-from client.errors import ClientError, ConnectFailed, ServerLost
-from client.handshake import CLOSE_TIMEOUT_S, first_answer, open_socket
-from client.items import Audio
+from client.errors import ClientError, ConnectFailed
+from client.handshake import first_answer, open_socket
 from client.session import SessionState
-from client.utterance import Utterance
-from protocol import ProtocolError, decode_server, encode
-from protocol.client_messages import Ack, AudioFormat, ClientMessage, Mode, Open, SpeechLanguage, Start
-from protocol.frames import decode_frame
-from protocol.server_messages import Event
-
-OUTBOX_MESSAGES: Final = 256  # waiting to be sent before writers wait
+from client.shell import Session
+from protocol import encode
+from protocol.client_messages import AudioFormat, Mode, Open, SpeechLanguage
 
 
 class Connect:
@@ -36,10 +26,10 @@ class Connect:
         self._timeout = open_timeout
         self._session: Session | None = None
 
-    def __await__(self) -> "Generator[Any, None, Session]":
+    def __await__(self) -> Generator[Any, None, Session]:
         return self._open().__await__()
 
-    async def __aenter__(self) -> "Session":
+    async def __aenter__(self) -> Session:
         self._session = await self._open()
         return self._session
 
@@ -49,17 +39,16 @@ class Connect:
         if self._session is not None:
             await self._session.close()
 
-    async def _open(self) -> "Session":
+    async def _open(self) -> Session:
         url = stream_url(self._url)
-        loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._timeout):
                 socket = await open_socket(url, self._api_key)
                 try:
-                    sent = loop.time()
+                    sent = monotonic()
                     await socket.send(encode(self._request))
                     opened = await first_answer(socket, url)
-                    now = loop.time()
+                    now = monotonic()
                     state = SessionState(opened, now, rtt_s=now - sent)
                 except ClientError:
                     await socket.close()
@@ -101,299 +90,3 @@ def connect(
         voice, language, speed, pitch, volume, format, sample_rate, frame_ms, bitrate, mode, max_lead_ms, None, timings
     )
     return Connect(url, request, api_key, decode, open_timeout)
-
-
-class Session:
-    """An open session. Utterances are spoken one after the other; several may be started ahead."""
-
-    def __init__(self, socket: ClientConnection, state: SessionState, decode: bool) -> None:
-        self._socket = socket
-        self._state = state
-        self._decode = decode
-        self._loop = asyncio.get_running_loop()
-        self._utterances: dict[int, Utterance] = {}
-        self._outbox: deque[ClientMessage] = deque()
-        self._ack: Ack | None = None  # the newest replaces one not yet sent
-        self._wake_writer = asyncio.Event()
-        self._changed = asyncio.Event()  # room, outbox, finished utterances or failure
-        self._timer: asyncio.TimerHandle | None = None
-        self._reader = asyncio.create_task(self._read(), name="cosystream client reader")
-        self._writer = asyncio.create_task(self._send(), name="cosystream client writer")
-        for task in (self._reader, self._writer):
-            task.add_done_callback(self._task_ended)
-        self._writing = asyncio.Lock()
-        self._newest = 0
-        self._closed = False
-
-    @property
-    def config(self) -> Mapping[str, Any]:
-        """What the server accepted."""
-        return self._state.opened.config
-
-    @property
-    def limits(self) -> Mapping[str, Any]:
-        """The server's bounds."""
-        return self._state.opened.limits
-
-    @property
-    def sample_rate(self) -> int:
-        """Hz, of every sample number of this session."""
-        return self._state.sample_rate
-
-    @property
-    def pre_skip(self) -> int:
-        """Coded samples before the timeline's first one (Opus)."""
-        return self._state.pre_skip
-
-    @property
-    def failure(self) -> ClientError | None:
-        """Why the session is over; None while it lives."""
-        return self._state.failure
-
-    async def start(
-        self,
-        *,
-        voice: str | None = None,
-        speed: float | None = None,
-        pitch: float | None = None,
-        volume: float | None = None,
-        seed: int = 0,
-        instruct: str = "",
-        lexicon: Mapping[str, str] | None = None,
-    ) -> Utterance:
-        """Begins an utterance; None keeps the session's value. Waits while the server's queue is full.
-
-        Raises RuntimeError when the one before was neither ended nor cancelled.
-        """
-        message = Start(0, 1, voice, speed, pitch, volume, seed, instruct, lexicon)
-        async with self._writing:
-            before = self._utterances.get(self._newest)
-            if before is not None and not before._closed:
-                raise RuntimeError(f"utterance {before.number} takes text: end or cancel it first")
-            await self._until(lambda: self._state.unfinished < self._state.max_queued)
-            send = self._state.start(message, self._loop.time())
-            assert isinstance(send.message, Start)
-            number = self._newest = send.message.utterance
-            statistics = self._state.statistics(number)
-            assert statistics is not None
-            utterance = self._utterances[number] = Utterance(self, number, statistics, self._decode)
-            self._do([send])
-            return utterance
-
-    async def speak(
-        self,
-        text: str | Iterable[str] | AsyncIterable[str],
-        *,
-        on_event: Callable[[Event], None] | None = None,
-        **overrides: Any,
-    ) -> AsyncGenerator[Audio, None]:
-        """Speaks a text, or pieces of text as they come, and yields the audio. `overrides` are those of `start`.
-
-        Leaving the iteration early cancels the utterance.
-        """
-        utterance = await self.start(**overrides)
-        writing = asyncio.create_task(_write_all(utterance, text), name="cosystream client text")
-        try:
-            async for item in utterance:
-                if isinstance(item, Audio):
-                    yield item
-                elif on_event is not None:
-                    on_event(item)
-            await writing
-        finally:
-            writing.cancel()
-            await asyncio.gather(writing, return_exceptions=True)
-            if utterance.result is None:
-                await utterance.cancel()
-
-    async def cancel(self) -> None:
-        """Stops every unfinished utterance."""
-        for utterance in list(self._utterances.values()):
-            await utterance.cancel()
-
-    async def pause(self) -> None:
-        """The server sends no audio until `unpause`."""
-        self._do([self._state.pause(True, self._loop.time())])
-
-    async def unpause(self) -> None:
-        """The server goes on sending."""
-        self._do([self._state.pause(False, self._loop.time())])
-
-    async def close(self) -> None:
-        """Ends the session. What is not finished is dropped, on the server too."""
-        if self._closed:
-            return
-        self._closed = True
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._state.failure is None:
-            await self._drain()
-            self._state.close()
-            self._tell_everyone()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(CLOSE_TIMEOUT_S):
-                await self._socket.close()
-        self._socket.transport.abort()
-        for task in (self._reader, self._writer):
-            task.cancel()
-        await asyncio.gather(self._reader, self._writer, return_exceptions=True)
-
-    # What utterances call
-
-    async def _write(self, utterance: Utterance, text: str) -> None:
-        at = 0
-        async with self._writing:
-            while at < len(text):
-                await self._until(
-                    lambda: (
-                        utterance._cancelled or (self._state.window.room > 0 and len(self._outbox) < OUTBOX_MESSAGES)
-                    )
-                )
-                if not self._takes_text(utterance):
-                    return
-                size = min(len(text) - at, self._state.window.room, self._state.max_text_chars)
-                self._do([self._state.text(text[at : at + size], self._loop.time())])
-                at += size
-
-    async def _number(self, utterance: Utterance, make: Callable[[float], Send]) -> None:
-        async with self._writing:
-            await self._until(lambda: utterance._cancelled or len(self._outbox) < OUTBOX_MESSAGES)
-            if self._takes_text(utterance):
-                self._do([make(self._loop.time())])
-
-    def _cancel(self, number: int, played_sample: int | None) -> None:
-        if self._state.failure is None:
-            self._do([self._state.cancel(number, played_sample, self._loop.time())])
-            self._changed.set()
-
-    def _consumed(self, number: int, end_sample: int, cost: int) -> None:
-        if effects := self._state.consumed(number, end_sample, cost, self._loop.time()):
-            self._do(effects)
-
-    def _played(self, number: int, sample: int, buffered_ms: int, stalls: int) -> None:
-        self._do(self._state.played(number, sample, buffered_ms, stalls, self._loop.time()))
-
-    def _takes_text(self, utterance: Utterance) -> bool:
-        """False: it was cancelled, so that its text is of no use. Raises RuntimeError when it was ended."""
-        if utterance._cancelled or utterance._over:
-            return False
-        if utterance._closed:
-            raise RuntimeError(f"utterance {utterance.number} has ended: start another one")
-        return True
-
-    async def _until(self, condition: Callable[[], bool]) -> None:
-        while True:
-            if (error := self._state.failure) is not None:
-                raise error
-            if condition():
-                return
-            self._changed.clear()
-            await self._changed.wait()
-
-    # Effects, tasks, time
-
-    def _do(self, effects: Iterable[Effect]) -> None:
-        for effect in effects:
-            match effect:
-                case Deliver(number, item, cost):
-                    self._utterances[number]._put(item, cost)
-                case Send(message):
-                    if isinstance(message, Ack):
-                        self._ack = message
-                    else:
-                        self._outbox.append(message)
-                    self._wake_writer.set()
-                case Finished(number):
-                    self._utterances.pop(number)._close()
-                    self._changed.set()
-                case RoomGrew():
-                    self._changed.set()
-                case Failed(error):
-                    if isinstance(error, ServerLost):
-                        self._socket.transport.abort()  # it would not answer a close frame
-                    self._tell_everyone()
-        self._arm()
-
-    def _tell_everyone(self) -> None:
-        """The session is over: readers and writers look at `failure`."""
-        for utterance in self._utterances.values():
-            utterance._wake()
-        self._changed.set()
-        self._wake_writer.set()
-
-    def _task_ended(self, task: "asyncio.Task[None]") -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._do(self._state.broken(error))
-
-    def _arm(self) -> None:
-        due = self._state.deadline()
-        if due is None or self._closed or (self._timer is not None and self._timer.when() <= due):
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self._loop.call_at(due, self._tick, due)
-
-    def _tick(self, due: float) -> None:
-        self._timer = None
-        self._do(self._state.tick(self._loop.time(), due))
-
-    async def _read(self) -> None:
-        receive, time, state = self._socket.recv, self._loop.time, self._state
-        try:
-            while state.failure is None:
-                data = await receive()
-                if isinstance(data, bytes):
-                    self._do(state.feed_frame(decode_frame(data), time()))
-                else:
-                    self._do(state.feed_message(decode_server(data), time()))
-        except ConnectionClosed as closed:
-            frame = closed.rcvd
-            self._do(state.lost(frame.code if frame else None, frame.reason if frame else ""))
-        except ProtocolError as error:
-            self._do(state.bad_message(error))
-
-    async def _send(self) -> None:
-        try:
-            while self._state.failure is None:
-                while self._outbox or self._ack is not None:
-                    if self._outbox:
-                        message: ClientMessage = self._outbox.popleft()
-                        if len(self._outbox) == OUTBOX_MESSAGES - 1:
-                            self._changed.set()
-                    else:
-                        assert self._ack is not None
-                        message, self._ack = self._ack, None
-                    await self._socket.send(encode(message))
-                self._changed.set()
-                self._wake_writer.clear()
-                await self._wake_writer.wait()
-        except ConnectionClosed:
-            pass  # the reader says why
-
-    async def _drain(self) -> None:
-        """Gives what was asked for (a cancel, the last ack) a moment to be sent."""
-        with suppress(TimeoutError, ClientError):
-            async with asyncio.timeout(CLOSE_TIMEOUT_S):
-                await self._until(lambda: not self._outbox and self._ack is None)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
-
-
-async def _write_all(utterance: Utterance, text: str | Iterable[str] | AsyncIterable[str]) -> None:
-    try:
-        if isinstance(text, AsyncIterable):
-            async for piece in text:
-                await utterance.write(piece)
-        else:
-            for piece in [text] if isinstance(text, str) else text:
-                await utterance.write(piece)
-        await utterance.end()
-    except Exception:
-        await utterance.cancel()  # no more text comes: let the reader of the audio see the end
-        raise

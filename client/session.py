@@ -1,6 +1,6 @@
 """The client's side of a session, without I/O: messages, frames and the time go in, effects come out.
 
-The shell (`client.connection`) executes the effects in order and calls `tick` when `deadline()` has passed. Nothing
+The shell (`client.shell`) executes the effects in order and calls `tick` when `deadline()` has passed. Nothing
 here knows of sockets, tasks or clocks, so a test can play any schedule at once.
 """
 

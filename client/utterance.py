@@ -13,7 +13,7 @@ from protocol.media.opus import OpusUnavailableError
 from protocol.server_messages import Cancelled, Done, Event
 
 if TYPE_CHECKING:
-    from client.connection import Session
+    from client.shell import Session
 
 
 class Utterance:

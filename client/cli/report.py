@@ -5,8 +5,8 @@ from typing import Any
 
 import orjson
 
-from client.connection import Session
 from client.errors import ClientError, OutputFailed
+from client.shell import Session
 from client.utterance import Utterance
 
 

@@ -16,10 +16,11 @@ from client.cli.plan import STDOUT, Plan, is_special
 from client.cli.progress import Progress
 from client.cli.report import report, write_json, write_text
 from client.cli.text_source import open_text, paced, read_text
-from client.connection import Session, connect
+from client.connection import connect
 from client.device import DeviceSink, DeviceUnavailable
 from client.errors import ClientError, UsageError
 from client.items import Audio
+from client.shell import Session
 from client.sinks import FileSink, PipeSink, Sink, open_special
 from client.utterance import Utterance
 from protocol.server_messages import Cancelled, Timing

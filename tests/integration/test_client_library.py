@@ -9,7 +9,7 @@ import pytest
 from websockets.asyncio.server import ServerConnection, serve
 
 import client
-from client.connection import Session
+from client.shell import Session
 from protocol import client_messages as c
 from protocol import server_messages as s
 from protocol.frames import AudioFrame

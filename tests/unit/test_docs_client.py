@@ -10,7 +10,7 @@ from client import errors
 from client.cli.arguments import build_parser
 from client.cli.exit_codes import MEANINGS
 from client.cli.report import report
-from client.connection import Session
+from client.shell import Session
 from client.utterance import Utterance
 
 TEXT = (Path(__file__).resolve().parents[2] / "docs" / "client.md").read_text(encoding="utf-8")
