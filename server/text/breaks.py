@@ -34,9 +34,9 @@ _ZH_NUMERAL = frozenset("零〇一二三四五六七八九十百千万亿两半�
 _ZH_SUFFIX = frozenset("室者性化员长式率度子儿头边里机器品物体部局院站店厂区市县省量法论权界型级")
 _ZH_PREFIX = frozenset("第老非无超反各不很最更太越")
 _EN_BEFORE = frozenset(
-    "and but or nor so yet how why because although though while when where which who whom whose that if unless until since as"
-    " than after before with without for from to into onto over under between among through about against during of in"
-    " on at by".split()
+    "and but or nor so yet how why because although though while when where which who whom whose that if"
+    " unless until since as than after before with without for from to into onto over under between among"
+    " through about against during of in on at by".split()
 )
 _EN_NEVER_AFTER = frozenset(
     "a an the my your his her its our their this these those no very mr mrs ms dr prof st".split()
