@@ -174,8 +174,7 @@ class SessionState:
         if (entry := self._find(utterance)) is None or self.failure is not None:
             return []
         entry.played_sample, entry.buffered_ms, entry.stalls = sample, buffered_ms, stalls
-        heard_all = entry.statistics.finished is not None and self._played(entry) >= entry.timeline.next_sample
-        return [self._ack(now)] if heard_all else []
+        return [self._ack(now)] if self._heard_all(entry) else []
 
     # ---- time ----
 
@@ -220,7 +219,7 @@ class SessionState:
         if not self._follows_play or not self._finished:
             return False
         last = self._finished[-1]  # the server wants to know until all of it was heard
-        return not last.cancelled and self._played(last) < last.timeline.next_sample
+        return not (last.cancelled or self._heard_all(last))
 
     # ---- inside ----
 
@@ -319,26 +318,29 @@ class SessionState:
         if entry is None:
             return Send(Ack(self.generation, next(iter(self._live), at.utterance), 0, event=self._last_event))
         played = min(self._played(entry), sample)
-        ahead_ms = (entry.timeline.next_sample - played) * 1_000 // self.sample_rate
+        ahead_ms = (sample - played) * 1_000 // self.sample_rate
         buffered_ms = ahead_ms if entry.buffered_ms is None else entry.buffered_ms
         return Send(Ack(self.generation, entry.number, sample, played, buffered_ms, entry.stalls, self._last_event))
 
     def _being_heard(self, before: int) -> _Utterance | None:
         """The first utterance before this one that was not played to its end."""
         for entry in self._finished:
-            if entry.number < before and not entry.cancelled and self._played(entry) < entry.timeline.next_sample:
+            if entry.number < before and not (entry.cancelled or self._heard_all(entry)):
                 return entry
         return None
 
     def _played(self, entry: _Utterance) -> int:
-        """In the samples of acks: coded ones for Opus."""
-        if entry.played_sample is None:
-            return entry.consumed_sample
-        if not entry.played_sample or not entry.timeline.is_coded:
+        """In timeline samples, of Opus too."""
+        if entry.played_sample is not None:
             return entry.played_sample
-        if entry.statistics.finished is not None and entry.played_sample >= entry.statistics.samples:
-            return entry.timeline.next_sample
-        return entry.played_sample + self.pre_skip
+        played = entry.consumed_sample
+        if entry.timeline.is_coded:
+            played = max(0, played - self.pre_skip)
+        return played if entry.statistics.finished is None else min(played, entry.statistics.samples)
+
+    def _heard_all(self, entry: _Utterance) -> bool:
+        """Whether a finished utterance was played to its end."""
+        return entry.statistics.finished is not None and self._played(entry) >= entry.statistics.samples
 
     def _find(self, utterance: int) -> _Utterance | None:
         entry = self._live.get(utterance)

@@ -103,9 +103,7 @@ class BareClient:
 
 
 @asynccontextmanager
-async def bare_client(
-    url: str, *, open: c.Open | None = None, **options: Any
-) -> AsyncIterator[BareClient]:
+async def bare_client(url: str, *, open: c.Open | None = None, **options: Any) -> AsyncIterator[BareClient]:
     """A connected client; with `open` it has sent that and received `opened`."""
     async with connect(url, subprotocols=[SUBPROTOCOL], compression=None, **options) as socket:  # type: ignore[list-item]  # a NewType of str
         client = BareClient(socket)

@@ -159,6 +159,8 @@ def test_opus_counts_coded_samples_and_checks_the_wire() -> None:
         (packet,) for packet in packets
     ]
     assert acks_of(effects)[-1].next_sample == 1_920
+    state.consumed(1, 960, 100, 0.7)
+    assert acks_of(state.tick(1.0, 1.0))[-1].played_sample == 960 - 312  # what was heard is told in timeline samples
     digest = "ab" * 32
     whole = hashlib.sha256(bytes.fromhex(digest)).hexdigest()
     feed(state, s.SegmentEnd(2, 1, 0, 1_600, digest))
