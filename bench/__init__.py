@@ -1,0 +1,1 @@
+"""Benchmarks, each one command: `python -m bench.NAME` prints a table and writes JSON to bench/results/."""
