@@ -62,6 +62,14 @@ TEXTS = (
         "morning, the young monk walked down to the river to fetch water; the path was long, but he never "
         "complained."
     ),
+    (
+        "Yes. I think that is a good idea, because it gives everyone enough time to prepare for the meeting and to read "
+        "the documents before we talk about them."
+    ),
+    (
+        "Great question! Plants are green because they contain a pigment called chlorophyll, which absorbs red and "
+        "blue light and reflects green light back to our eyes."
+    ),
 )
 WARM_UP = ("我们开始吧。", "Let us begin.")
 

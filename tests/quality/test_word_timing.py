@@ -25,6 +25,7 @@ MEDIAN_MS = 80
 LEAST_MATCHED = 0.7  # of the server's words
 RISE_DB = 30  # a word begins where it comes within this of its loudest
 SIBILANT_RISE_DB = 15  # the same for s and sh, which are steady
+NEAR_S = 0.15  # how far from the word's start its sibilant is looked for
 
 Say = Callable[[str], Speech]
 Timed = Sequence[tuple[str, float]]
@@ -99,8 +100,8 @@ def test_running_text_against_the_sound(text: str, sibilant: str, say: Say) -> N
     for word in speech.words:
         if re.match(sibilant, _key(word.text)):
             at = word.first_sample / speech.rate
-            low = max(0, round((at - 0.2) * speech.rate))
-            found = levels(high[low : round((at + 0.25) * speech.rate)], speech.rate)
+            low = max(0, round((at - NEAR_S) * speech.rate))
+            found = levels(high[low : round((at + NEAR_S) * speech.rate)], speech.rate)
             peak = int(found.argmax())
             quiet = np.flatnonzero(found[:peak] < found[peak] - SIBILANT_RISE_DB)
             rise = low / speech.rate + 0.005 * (int(quiet[-1]) + 1 if len(quiet) else 0)
