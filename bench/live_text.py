@@ -63,8 +63,8 @@ TEXTS = (
         "complained."
     ),
     (
-        "Yes. I think that is a good idea, because it gives everyone enough time to prepare for the meeting and to read "
-        "the documents before we talk about them."
+        "Yes. I think that is a good idea, because it gives everyone enough time to prepare for the meeting and to "
+        "read the documents before we talk about them."
     ),
     (
         "Great question! Plants are green because they contain a pigment called chlorophyll, which absorbs red and "

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import tempfile
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -36,12 +37,11 @@ def model_folder(cache: Path) -> Path:
     parts = [file for file in files if ".bin.part" in file.name]
     model = cache / "model.bin"
     if not model.exists() or model.stat().st_size != sum(part.stat().st_size for part in parts):
-        joined = cache / "model.bin.new"
-        with joined.open("wb") as out:
+        with tempfile.NamedTemporaryFile(dir=cache, delete=False) as joined:  # another run may be doing the same
             for part in sorted(parts, key=lambda file: file.name):
                 with part.open("rb") as chunk:
-                    shutil.copyfileobj(chunk, out)
-        joined.replace(model)
+                    shutil.copyfileobj(chunk, joined)
+        Path(joined.name).replace(model)
     for file in files:
         if file not in parts:
             shutil.copyfile(file, cache / file.name)
