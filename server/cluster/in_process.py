@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 import numpy as np
+import structlog
 
 from server.audio.chain import SegmentChain
 from server.engines.base import (
@@ -36,6 +37,8 @@ from server.text.normaliser import normalise
 StepObserver = Callable[[float, int], None]
 """Told after every step: seconds it took, jobs it served. Called on an engine thread."""
 
+
+log = structlog.get_logger(__name__)
 
 CLOSE_TIMEOUT_S: Final = 5.0  # for a step that hangs
 NOTHING: Final[Samples] = np.zeros(0, np.float32)
@@ -158,7 +161,7 @@ class InProcessPool:
         with self._changed:  # a running stream is forgotten by its thread, after the step
             job = None if stream.running else stream.job
         if job is not None:
-            self._engine.cancel(job)
+            self._cancel(job)
 
     def _work(self) -> None:
         while batch := self._take():
@@ -171,9 +174,15 @@ class InProcessPool:
                     stream.running = False
                     job = stream.job if stream.cancelled else None
                 if job is not None:
-                    self._engine.cancel(job)
+                    self._cancel(job)
             if not self._closing:
                 self._loop.call_soon_threadsafe(self._deliver, batch, results)
+
+    def _cancel(self, job: Job) -> None:
+        try:
+            self._engine.cancel(job)
+        except Exception:  # an engine's fault must not end the thread, or everybody waits for ever
+            log.exception("the engine failed to cancel a job")
 
     @staticmethod
     def _deliver(batch: list[_Stream], results: list[list[_Result]]) -> None:

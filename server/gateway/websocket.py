@@ -77,6 +77,11 @@ class WebSocketSession:
         except ProtocolError as error:
             outcome = error.code
             await self._fail(error)
+        except Exception as error:  # noqa: BLE001  # whatever it is, the client must hear that it is over
+            outcome = ErrorCode.INTERNAL
+            internal = ProtocolError(ErrorCode.INTERNAL, "the server failed; its log has the cause")
+            internal.__cause__ = error
+            await self._fail(internal)
         finally:
             if self._timer is not None:
                 self._timer.cancel()

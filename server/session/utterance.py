@@ -115,6 +115,8 @@ class Utterance:
         if cut is not None:
             self._open(cut.start, cut.end, "speech", cut.cause)
             return SpeakSegment(self.id, self._request(cut))
+        if self.ended and not self.complete:
+            raise RuntimeError(f"the segmenter keeps {self.segmenter.pending} characters of a text that has ended")
         return FinishUtterance(self.id) if self.complete else None
 
     def _request(self, cut: Cut) -> SegmentRequest:

@@ -55,6 +55,7 @@ class Break(IntEnum):
 
 
 _PRONOUNS = frozenset("我们 你们 他们 她们 它们 人们 咱们".split())
+_PREFIXES = frozenset("$¥￥€£#@")  # belong to what follows
 _OPENERS = frozenset("（([【《「『“‘〈{｛［")
 
 
@@ -67,9 +68,9 @@ def rate_break(text: str, before: Unit, after: Unit) -> Break:
         return Break.NONE  # of an abbreviation that goes on: "Dr. Smith"
     if before.kind is Kind.PIECE:
         return Break.POOR
-    if after.kind is Kind.SYMBOL:
-        return Break.FAIR if text[at] in _OPENERS else Break.NONE
     spaced = before.end < at
+    if after.kind is Kind.SYMBOL:
+        return Break.FAIR if text[at] in _OPENERS or (spaced and text[at] in _PREFIXES) else Break.NONE
     if before.kind is Kind.SYMBOL and not spaced:
         return Break.FAIR if text[at - 1] in CLOSERS and after.kind is Kind.HANZI else Break.NONE
     if before.kind is Kind.HANZI and after.kind is Kind.HANZI:

@@ -14,6 +14,7 @@ from server.text.breaks import Break, rate_break
 from server.text.characters import CLAUSE_MARKS, CLOSERS, NEWLINES, SENTENCE_MARKS, WEAK_MARKS, splits_character
 from server.text.languages import dominating_language, longest_reading, spoken_size
 from server.text.limits import WINDOW, SegmentLimits
+from server.text.pacing import Pacing
 from server.text.sentence_end import Stop, judge_full_stop, looks_complete
 from server.text.tokens import Boundary, Cut, CutCause, Language
 from server.text.units import Kind, Unit, read_unit
@@ -33,6 +34,8 @@ _SLACK = 0.125  # how far a segment may pass its budget when its end is near: 2 
 _SECOND_CLAUSE = 0.4  # least size of a clause after the first: 6 Hanzi or 3 words
 _WEAK_CLAUSE = 0.5  # least size of a segment that ends in an enumeration comma
 _LEAST_SHARE = 0.45  # of a full segment that must stay before an inner cut
+_NEXT_WORD = 5  # code points until a segment could end again: a word and its space
+_NEXT_PHRASE = 10  # after a clause mark
 _URL_TOKENS = 16  # a URL is read shortened
 _LONGEST_CHARACTER = 64  # code points looked back over to keep an emoji sequence whole
 
@@ -69,6 +72,7 @@ class Segmenter:
         self._text = ""  # from the segment's start on
         self._line_start = 0  # of the current line, in source positions
         self._spoken = 0.0  # size of all segments since the start or the last flush that cut
+        self._pacing = Pacing()
         self._begin_segment()
 
     # -- input ---------------------------------------------------------------------------------------------------------
@@ -169,6 +173,8 @@ class Segmenter:
 
     def _begin_segment(self) -> None:
         self._scan = 0
+        self._seen = 0  # end of the unit being looked at
+        self._deadline = self._pacing.deadline - self._position  # in the window
         self._tokens = 0
         self._size = 0.0  # 1.0 = as much as the first segment may hold
         self._speaks = False
@@ -177,6 +183,7 @@ class Segmenter:
 
     def _take(self, unit: Unit, end: int, cause: CutCause | None) -> Cut | None:
         """Add a unit to the segment; a cut if that completes one, `_UNCERTAIN` if the next character decides."""
+        self._seen = unit.end
         if unit.end > self._limits.max_chars:
             return self._cut_overlong()
         kind = unit.kind
@@ -249,7 +256,8 @@ class Segmenter:
             if _YEAR_FOLLOWS.match(self._text, unit.end, end):
                 self._advance(unit)
                 return None
-        if self._size >= self._least_clause(weak) or self._tokens >= self._limits.clause_tokens:
+        late = unit.end + _NEXT_PHRASE > self._deadline
+        if self._size >= self._least_clause(weak) or self._tokens >= self._limits.clause_tokens or late:
             return self._cut(unit.end, Boundary.CLAUSE, CutCause.PUNCTUATION)
         self._advance(unit)
         rating = Break.WEAK_MARK if weak else Break.CLAUSE_MARK
@@ -273,6 +281,9 @@ class Segmenter:
                     return _UNCERTAIN
                 if full or not (unit.end < end and self._text[unit.end] in _MARKS):
                     return self._cut_inside(unit, end, budget)
+            ahead = 1 if unit.kind is Kind.HANZI else _NEXT_WORD
+            if unit.end + ahead > self._deadline and (cut := self._cut_in_time(unit, end)) is not None:
+                return cut
         if self._before is not None and self._before.kind < Kind.WEAK_MARK:
             self._places.append(self._place_before(unit, self._before))
         self._tokens += tokens
@@ -305,6 +316,26 @@ class Segmenter:
     def _cut_inside(self, unit: Unit, end: int, budget: float) -> Cut:
         """The segment is full before `unit`: end it at the best place so far."""
         self._places.append(self._place_before(unit, self._before or unit))
+        best, rating = self._best_place(end, budget)
+        if best is None:
+            before = self._before
+            sign = before is not None and before.kind is Kind.SYMBOL and before.end == unit.start and before.start > 0
+            at = before.start if sign and before is not None else unit.start
+            return self._cut(at, Boundary.WORD, CutCause.LENGTH)
+        return self._cut_at(best, rating)
+
+    def _cut_in_time(self, unit: Unit, end: int) -> Cut | None:
+        """The sound so far ends soon: end the segment before `unit` or earlier, if there is a fair place."""
+        here = self._place_before(unit, self._before or unit)
+        self._places.append(here)
+        best, rating = self._best_place(end, self._size)
+        if best is not None and (rating >= Break.FAIR or unit.end > self._deadline):
+            return self._cut_at(best, rating)
+        self._places.remove(here)
+        return None
+
+    def _best_place(self, end: int, budget: float) -> tuple[_Place | None, Break]:
+        """The best of the places so far, and how good it is: a large segment before a good place, that before a late."""
         text = self._text[:end]
         best, best_rank = None, (False, Break.NONE, 0)
         for place in self._places:
@@ -313,12 +344,12 @@ class Segmenter:
             rank = (large, rating, place.at)
             if place.tokens and rating is not Break.NONE and rank > best_rank:
                 best, best_rank = place, rank
-        if best is None:
-            return self._cut(unit.start, Boundary.WORD, CutCause.LENGTH)
-        boundary = Boundary.CLAUSE if best_rank[1] >= Break.WEAK_MARK else Boundary.WORD
-        self._size = best.size
-        self._line_start = best.line_start
-        return self._cut(best.at, boundary, CutCause.LENGTH)
+        return best, best_rank[1]
+
+    def _cut_at(self, place: _Place, rating: Break) -> Cut:
+        self._size = place.size
+        self._line_start = place.line_start
+        return self._cut(place.at, Boundary.CLAUSE if rating >= Break.WEAK_MARK else Boundary.WORD, CutCause.LENGTH)
 
     def _cut_overlong(self) -> Cut:
         """So much text that says next to nothing (spaces, symbols) that it must go out as it is."""
@@ -345,6 +376,10 @@ class Segmenter:
         cut = Cut(self._position, self._position + at, text, boundary, cause, self._language)
         flushed = cause in (CutCause.FLUSH, CutCause.SOFT_FLUSH)
         self._spoken = 0.0 if flushed else self._spoken + self._size
+        if flushed:
+            self._pacing.flushed(cut.end)
+        else:
+            self._pacing.cut(text, boundary, self._position + max(at, self._seen))
         if flushed and self._flushes and self._flushes[0][0] == cut.end:
             self._flushes.popleft()
         self._text = self._text[at:]

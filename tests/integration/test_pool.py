@@ -167,6 +167,24 @@ async def test_cancel_in_the_middle_of_a_step_takes_effect_after_it() -> None:
         assert engine.cancelled == [0]
 
 
+async def test_an_engine_that_cannot_even_cancel_does_not_end_its_thread() -> None:
+    class Stubborn(Recording):
+        def cancel(self, job: Job) -> None:
+            raise RuntimeError("no")
+
+    engine = Stubborn()
+    async with pool_of(engine) as pool:
+        stream = pool.synthesize(request())
+        await anext(stream)
+        engine.gate.clear()
+        reading = asyncio.ensure_future(collect(stream))
+        await asyncio.sleep(0.02)
+        stream.cancel()
+        engine.gate.set()
+        await reading
+        assert await collect(pool.synthesize(request(id=1)))
+
+
 async def test_a_reader_who_is_cancelled_cancels_the_stream() -> None:
     engine = Recording()
     async with pool_of(engine) as pool:

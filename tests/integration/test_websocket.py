@@ -28,6 +28,10 @@ async def spoken(client: BareClient, text: str, utterance: int = 1) -> s.Done:
     return await client.until(s.Done)
 
 
+class Never:
+    """No message is of this type."""
+
+
 def descriptors() -> int:
     return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
@@ -35,8 +39,7 @@ def descriptors() -> int:
 async def closed(client: BareClient) -> tuple[s.Error | None, int]:
     """The error message and the close code."""
     with pytest.raises(ConnectionClosed) as over:
-        while True:
-            await client.receive()
+        await client.until(Never)
     frame = over.value.rcvd
     assert frame is not None
     assert len(frame.reason.encode()) <= limits.MAX_CLOSE_REASON_BYTES
@@ -245,6 +248,21 @@ async def test_a_stalled_step_holds_up_nobody_else() -> None:
             async with asyncio.timeout(1.0):
                 await spoken(quick, "你好。")
             await slow.until(s.Done)
+
+
+async def test_a_fault_of_our_own_is_told_and_logged(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> None:
+        raise RuntimeError("a fault of our own")
+
+    async with running_server() as url, bare_client(url, open=c.Open()) as client:
+        monkeypatch.setattr("server.session.utterance.Utterance.next_work", broken)
+        with structlog.testing.capture_logs() as logs:
+            await client.say(1, "你好。")
+            error, code = await closed(client)
+        assert error is not None
+        assert (error.code, code) == (ErrorCode.INTERNAL, 1011)
+        assert "fault" not in error.message
+        assert [line for line in logs if line["log_level"] == "error"]
 
 
 # ---- clients that leave or do not read ----

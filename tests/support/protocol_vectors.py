@@ -94,10 +94,7 @@ def _frame(name: str, data: bytes) -> Json:
 
 def errors() -> Json:
     """Every error code, messages that a reader must refuse, and close reasons cut to what a close frame holds."""
-    codes = {
-        code.value: {"retryable": kind.retryable, "close": None if kind.close is None else int(kind.close)}
-        for code, kind in ERRORS.items()
-    }
+    codes = {code.value: {"retryable": kind.retryable, "close": int(kind.close)} for code, kind in ERRORS.items()}
     cases = []
     for name, direction, text in BAD_TEXTS:
         decode: Callable[[str], object] = decode_client if direction == "client" else decode_server

@@ -60,7 +60,7 @@ EXAMPLES = [
     ("Use tools, e.g. this, i.e. that.", ["Use tools,", " e.g. this,", " i.e. that."]),
     ("J. K. Rowling wrote it.", ["J. K. Rowling wrote it."]),
     ("U.S. troops left. Then", ["U.S. troops left.", " Then"]),
-    ("Cats, dogs, etc. and more.", ["Cats,", " dogs, etc. and more."]),
+    ("Cats, dogs, etc. and more.", ["Cats,", " dogs,", " etc. and more."]),
     ("Cats etc. The end.", ["Cats etc.", " The end."]),
     ("See No. 5 now. No. I go.", ["See No. 5 now.", " No.", " I go."]),
     ("At 5 p.m. we left. Bye.", ["At 5 p.m. we left.", " Bye."]),
@@ -82,7 +82,7 @@ EXAMPLES = [
     ("The quick brown fox jumps over the lazy dog.", ["The quick brown fox jumps ", "over the lazy dog."]),
     ("我认为这个问题其实并没有大家想象的那么复杂啊", ["我认为这个问题其实并没有大家想象的", "那么复杂啊"]),
     # Small clauses are gathered.
-    ("Hello, a, b, c, d, e, f, g.", ["Hello,", " a, b, c,", " d, e, f, g."]),
+    ("Hello, a, b, c, d, e, f, g.", ["Hello,", " a, b,", " c, d, e,", " f, g."]),
     ("苹果、香蕉、梨都好吃。", ["苹果、香蕉、梨都好吃。"]),
     # Nothing to say.
     ("）", ["）"]),
@@ -114,11 +114,10 @@ def test_boundaries(text: str, boundaries: list[Boundary]) -> None:
 
 
 def test_causes() -> None:
-    assert [cut.cause for cut in cut_up(["Hi, the quick brown fox jumps over the lazy dog tonight"])] == [
-        CutCause.PUNCTUATION,
-        CutCause.LENGTH,
-        CutCause.END,
-    ]
+    causes = [cut.cause for cut in cut_up(["So it was, the quick brown fox jumps over the lazy dog"])]
+    assert causes[0] is CutCause.PUNCTUATION
+    assert set(causes[1:-1]) == {CutCause.LENGTH}
+    assert causes[-1] is CutCause.END
 
 
 def test_language_follows_the_letters_then_the_text_before_then_the_hint() -> None:
