@@ -33,8 +33,9 @@ quality: setup $(VENV)/.quality ## let a recogniser listen to every sentence of 
 	$(PYTEST) tests/quality -m "quality or not quality" $(ARGS)
 
 bench: setup ## run every benchmark, one after the other (minutes); one alone: .venv/bin/python -m bench.NAME
-	@for name in $(patsubst bench/%.py,%,$(filter-out bench/__init__.py bench/_%.py,$(wildcard bench/*.py))); do \
-		echo "== bench.$$name"; $(BIN)/python -m bench.$$name $(ARGS) || exit 1; done
+	@missed=; for name in $(patsubst bench/%.py,%,$(filter-out bench/__init__.py bench/_%.py,$(wildcard bench/*.py))); do \
+		echo "== bench.$$name"; $(BIN)/python -m bench.$$name $(ARGS) || missed="$$missed $$name"; done; \
+		test -z "$$missed" || { echo "missed a figure:$$missed"; exit 1; }
 
 test-lowest: setup ## the tests against the oldest versions that pyproject.toml allows, in .venv-lowest
 	$(BIN)/python tests/support/lowest.py .venv-lowest

@@ -48,6 +48,22 @@ def _said(piece: Piece) -> str:
     return ("" if piece.language == "zh" else " ").join(w.text for w in piece.words)
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("Yesterday we went out, and today we bake.", ["Yesterday we went out", "and today we bake"]),
+        ("Yes, sir.", ["Yes sir"]),
+        ("one, two, three, four", ["one two", "three four"]),
+        ("周末钓鱼；今天看书。", ["周末钓鱼", "今天看书"]),
+        ("今天天气好，我们去公园。", ["今天天气好我们去公园"]),
+    ],
+)
+def test_pieces_end_at_marks_the_voice_would_read_over(text: str, said: list[str]) -> None:
+    pieces = _pieces(text)
+    assert [_said(piece) for piece in pieces] == said
+    assert all(piece.ending is Ending.CLAUSE and piece.pause_ms >= 200 for piece in pieces[:-1])
+
+
 def test_runs_of_one_language_become_pieces() -> None:
     pieces = _pieces("我用Python写 two scripts，很快。")
     assert [(p.language, _said(p)) for p in pieces] == [
@@ -58,7 +74,7 @@ def test_runs_of_one_language_become_pieces() -> None:
         ("zh", "很快"),
     ]
     assert [p.ending for p in pieces] == [Ending.JOIN] * 3 + [Ending.CLAUSE, Ending.SENTENCE]
-    assert [p.pause_ms for p in pieces] == [0, 0, 0, PAUSE_MS[Mark.COMMA], PAUSE_MS[Mark.STOP]]
+    assert [p.pause_ms for p in pieces] == [0, 0, 0, 200, PAUSE_MS[Mark.STOP]]
 
 
 @pytest.mark.parametrize("text", ["", "……", "。", "“”", "привет", "。。。！", "😀", "- — *"])

@@ -19,6 +19,7 @@ from server.engines.embedded.transpose import reach, read_at
 GAIN = 1.0
 POSTNET_CONTEXT = 10  # frames; see fastspeech2_graph
 VOCODER_CONTEXT = 20  # frames each side: the result then differs from the whole by less than one 16-bit step
+SOUND_LEADS_FRAMES = 1  # a word's sound begins about this much before its duration says
 LEAD_FRAMES = 3  # silence kept before speech: 37.5 ms
 TAIL_FRAMES = 2  # silence kept after speech
 JOIN_TAIL_FRAMES = 1
@@ -63,7 +64,7 @@ class ChineseVoice:
         kept = LEAD_FRAMES + (JOIN_TAIL_FRAMES if piece.ending is Ending.JOIN else TAIL_FRAMES)
         pause = pause_samples(piece.pause_ms, speed, kept)
         speech = _Speech(self, mel[:, :end], begin, ratio)
-        spans = word_spans(row.owners, ends, len(piece.words), begin, end, heard)
+        spans = word_spans(row.owners, ends - SOUND_LEADS_FRAMES, len(piece.words), begin, end, heard)
         scaled = tuple((round(first / ratio), min(round(stop / ratio), speech.samples)) for first, stop in spans)
         return SpokenPiece(scaled, speech.chunks(sizes, pause))
 

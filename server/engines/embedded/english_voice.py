@@ -24,7 +24,7 @@ STEP_FRAMES = 2  # a duration counts steps of 25 ms: two frames
 LEAD_FRAMES = 3
 TAIL_FRAMES = 2
 JOIN_TAIL_FRAMES = 1
-SOUND_LEADS_FRAMES = 3  # the sound begins about this much before its duration says
+SOUND_LEADS_FRAMES = 6  # inside a phrase a word's sound begins about this much before its duration says
 
 # No phoneme is shorter than a step of 25 ms, so the network must be asked for more speed than is wanted. Measured on 20
 # sentences; what is asked for 2.0 gives 1.85.
