@@ -335,7 +335,7 @@ class Segmenter:
         return None
 
     def _best_place(self, end: int, budget: float) -> tuple[_Place | None, Break]:
-        """The best of the places so far, and how good it is: a large segment before a good place, that before a late."""
+        """The best place so far and how good it is: a large segment counts before a good place, that before a late."""
         text = self._text[:end]
         best, best_rank = None, (False, Break.NONE, 0)
         for place in self._places:
