@@ -39,7 +39,7 @@ def descriptors() -> int:
 async def closed(client: BareClient) -> tuple[s.Error | None, int]:
     """The error message and the close code."""
     with pytest.raises(ConnectionClosed) as over:
-        await client.until(Never)
+        await client.until(Never, acks=False)
     frame = over.value.rcvd
     assert frame is not None
     assert len(frame.reason.encode()) <= limits.MAX_CLOSE_REASON_BYTES
