@@ -83,13 +83,19 @@ ERRORS: Final[dict[ErrorCode, ErrorKind]] = {
 
 
 class ProtocolError(Exception):
-    """The peer broke the protocol. `field` names what was wrong, for instance `open.speed`."""
+    """The session cannot go on. `field` names what was wrong, for instance `open.speed`.
 
-    def __init__(self, code: ErrorCode, message: str, field: str | None = None) -> None:
+    `retryable` says whether trying again may help; without it the code decides.
+    """
+
+    def __init__(
+        self, code: ErrorCode, message: str, field: str | None = None, *, retryable: bool | None = None
+    ) -> None:
         super().__init__(message)
         self.code = code
         self.message = message
         self.field = field
+        self.retryable = ERRORS[code].retryable if retryable is None else retryable
 
     @property
     def kind(self) -> ErrorKind:

@@ -131,7 +131,11 @@ class Job:
 
 
 class EngineError(Exception):
-    """An engine could not render a segment, and trying the same again would not help."""
+    """An engine could not render a segment. `transient` says whether trying the same again may help."""
+
+    def __init__(self, message: str, *, transient: bool = False) -> None:
+        super().__init__(message)
+        self.transient = transient
 
 
 class Engine(Protocol):

@@ -49,7 +49,7 @@ class Renderer:
                 await self._render(work)
             except (EngineError, WorkerLost) as error:
                 if self._session.is_current(work):
-                    raise self._session.failed(work, str(error)) from error
+                    raise self._session.failed(work, error) from error
 
     async def _render(self, work: Work) -> None:
         config = self._session.config

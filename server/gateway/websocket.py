@@ -170,7 +170,7 @@ class WebSocketSession:
             log.error("session failed", session=self.session.id, code=error.code, reason=error.message, exc_info=error)
         else:
             log.info("client error", session=self.session.id, code=error.code, field=error.field, reason=error.message)
-        message = s.Error(error.code, error.message[:4_000], error.field, error.kind.retryable)
+        message = s.Error(error.code, error.message[:4_000], error.field, error.retryable)
         try:
             async with asyncio.timeout(SEND_ERROR_TIMEOUT_S):
                 await self._connection.send(encode(message))

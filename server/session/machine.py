@@ -17,7 +17,7 @@ from protocol.codec import encode
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.frames import AudioFrame
 from server.audio.wire import CodedAudio
-from server.engines.base import Capabilities, RenderPlan
+from server.engines.base import Capabilities, EngineError, RenderPlan
 from server.engines.rendering import RenderedChunk
 from server.session.config import SessionConfig, configure
 from server.session.flow import Flow
@@ -27,6 +27,7 @@ from server.session.work import FinishUtterance, SpeakSegment, Work
 from server.text.segmenter import Segmenter, SegmentLimits
 
 COLLECTING_SLACK_S: Final = 30.0  # urgency of a client without `max_lead_ms`: behind everyone who listens
+MAX_ANSWERS: Final = 64  # pongs and the like that a client has not read
 SEND_ROOM_AFTER: Final = limits.TEXT_WINDOW_CHARS // 4  # tell a waiting writer once this much room came back
 
 
@@ -72,7 +73,7 @@ class Session:
         self._speaking: deque[Utterance] = deque()  # not fully rendered; the first is in hand
         self._sending: dict[int, Utterance] = {}  # not fully sent or not fully heard
         self._work: Work | None = None
-        self._control: deque[s.ServerMessage] = deque()  # answers, at most one per message received
+        self._control: deque[s.ServerMessage] = deque()  # answers; the shell stops reading at MAX_ANSWERS
         self._timeline: deque[s.Event | AudioFrame] = deque()  # bounded by read_ahead_ms of audio
         self._unsent = 0  # samples in it
         self._flow = Flow(None)
@@ -145,6 +146,7 @@ class Session:
             case c.Text():
                 self._text(message)
             case c.Silence():
+                self._need_room(1, "silence")
                 self._written().add_silence(message.ms)
             case c.Flush():
                 self._written().segmenter.flush(soft=message.soft)
@@ -199,14 +201,18 @@ class Session:
             raise ProtocolError(
                 ErrorCode.TEXT_LIMIT, f"an utterance has at most {limits.MAX_UTTERANCE_CHARS} characters", "text.text"
             )
+        self._need_room(size, "text.text")
+        utterance.add(message.text, self._now)
+        self.chars += size
+
+    def _need_room(self, size: int, field: str) -> None:
+        """A silence takes the room of one character."""
         if size > self.room:
             raise ProtocolError(
                 ErrorCode.TEXT_WINDOW,
                 f"{size} characters came, there is room for {self.room}: wait for `seq_ack.room`",
-                "text.text",
+                field,
             )
-        utterance.add(message.text, self._now)
-        self.chars += size
 
     def _written(self) -> Utterance:
         if self._writing is None:
@@ -215,7 +221,7 @@ class Session:
 
     @property
     def room(self) -> int:
-        """Characters that may still be sent before some are spoken."""
+        """Characters (a silence counts as one) that may still be sent before some are spoken."""
         return limits.TEXT_WINDOW_CHARS - sum(utterance.unspoken for utterance in self._speaking)
 
     def _cancel(self, message: c.Cancel) -> None:
@@ -290,6 +296,7 @@ class Session:
             heard = utterance.heard >= utterance.samples if follows_play else utterance.acked >= utterance.sent
             if heard or utterance.id < before:
                 del self._sending[utterance.id]
+                self._flow.heard(utterance.id)
 
     # ---- rendering ----
 
@@ -353,11 +360,17 @@ class Session:
         record = utterance.close_segment()
         self._timeline.append(s.SegmentEnd(0, utterance.id, record.id, record.samples, record.digest.hexdigest()))
 
-    def failed(self, work: Work, reason: str) -> ProtocolError:
+    @property
+    def answers_full(self) -> bool:
+        """Whether so many answers wait to be sent that no more messages should be read."""
+        return len(self._control) >= MAX_ANSWERS
+
+    def failed(self, work: Work, error: Exception) -> ProtocolError:
         """The error that ends the session because `work` could not be done."""
         record = self._speaking[0].record if self.is_current(work) and self._speaking else None
         where = f"text [{record.start}, {record.end}) of utterance {work.utterance}: " if record else ""
-        return ProtocolError(ErrorCode.ENGINE_FAILED, f"{where}{reason}"[:2_000])
+        retryable = error.transient if isinstance(error, EngineError) else True
+        return ProtocolError(ErrorCode.ENGINE_FAILED, f"{where}{error}"[:2_000], retryable=retryable)
 
     def _begin_segment(self, utterance: Utterance) -> None:
         record = utterance.record

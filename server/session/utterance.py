@@ -70,7 +70,7 @@ class Utterance:
         self.record: SegmentRecord | None = None
         self.wire = sha256()
         self._digest = sha256()
-        self._silences: deque[tuple[int, int]] = deque()  # (position, ms); bounded by the text window
+        self._silences: deque[tuple[int, int]] = deque()  # (position, ms); each takes one of the window
         self._heard_text = 0  # code points settled by `played`
         self._heard: deque[tuple[int, int]] = deque(maxlen=HEARD_WORDS)  # (end sample, text end)
 

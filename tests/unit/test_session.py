@@ -11,7 +11,8 @@ from protocol import client_messages as c
 from protocol import limits
 from protocol import server_messages as s
 from protocol.errors import ErrorCode, ProtocolError
-from protocol.frames import AudioFrame, Codec, FrameFlag, unpack_packets
+from protocol.frames import HEADER, AudioFrame, Codec, FrameFlag, unpack_packets
+from server.engines.base import EngineError
 from server.session import Policy, SpeakSegment
 from server.session.states import ALLOWED, State
 from tests.support.session_driver import SAMPLES_PER_CHARACTER, Driver
@@ -227,7 +228,7 @@ def test_a_client_that_never_acks_gets_a_bounded_number_of_bytes() -> None:
     driver = opened(max_lead_ms=None)
     driver.say(1, "好" * 2_000)
     driver.run(acks=False)
-    assert sum(len(frame.payload) for frame in driver.frames) <= limits.MAX_UNACKED_BYTES
+    assert sum(HEADER.size + len(frame.payload) for frame in driver.frames) <= limits.MAX_UNACKED_BYTES
 
 
 def test_rendering_pauses_when_the_read_ahead_is_full() -> None:
@@ -674,3 +675,75 @@ def test_starting_again_and_again_does_not_excuse_missing_acks() -> None:
             driver.session.on_time(driver.now)
             driver.say(n, "好。")
             driver.drain()
+
+
+def test_silences_take_room_and_the_room_is_never_negative() -> None:
+    driver = opened()
+    driver.numbered(c.Start, utterance=1)
+    for _ in range(16):
+        driver.numbered(c.Text, text="好" * limits.MAX_TEXT_CHARS)
+    driver.drain()
+    assert driver.of(s.SeqAck)[-1].room == 0
+    with fails(driver, ErrorCode.TEXT_WINDOW, "silence"):
+        driver.numbered(c.Silence, ms=10)
+
+
+@pytest.mark.parametrize("text", ["好", "你好", "你好吗", TEXT])
+@pytest.mark.parametrize("frame_ms", [20.0, 60.0])
+def test_what_opus_is_padded_with_does_not_count_as_unheard(text: str, frame_ms: float) -> None:
+    driver = opened(format="opus", frame_ms=frame_ms, max_lead_ms=100)
+    for n in range(1, 6):
+        driver.say(n, text)
+        for _ in range(200):
+            driver.run(acks=False)
+            done = [m for m in driver.of(s.Done) if m.utterance == n]
+            frame = driver.frames[-1]
+            length = done[0].samples if done else frame.end_sample
+            driver.ack(n, frame.end_sample, min(length, frame.end_sample))
+            if done:
+                break
+        assert done
+
+
+def test_cancelling_what_is_queued_keeps_the_lead_of_what_is_heard() -> None:
+    driver = opened(max_lead_ms=4_000)
+    driver.say(1, TEXT + TEXT)
+    driver.run(acks=False)
+    sent = driver.frames[-1].end_sample
+    driver.say(2, TEXT)
+    driver.numbered(c.Cancel, utterance=2)
+    driver.run(acks=False)
+    assert driver.frames[-1].end_sample == sent
+    assert driver.session._flow.lead == sent
+
+
+def test_silence_without_payload_is_bounded_too() -> None:
+    driver = opened(max_lead_ms=None)
+    driver.numbered(c.Start, utterance=1)
+    for _ in range(2_000):
+        driver.numbered(c.Silence, ms=60_000)
+    for _ in range(2_500):
+        driver.run(acks=False)
+        if driver.take_work() is None:
+            break
+    assert len(driver.frames) * HEADER.size <= limits.MAX_UNACKED_BYTES
+
+
+def test_answers_that_are_not_read_stop_the_reading() -> None:
+    driver = opened()
+    for _ in range(100):
+        driver.send(c.Ping())
+    assert driver.session.answers_full
+    driver.drain()
+    assert not driver.session.answers_full
+
+
+@pytest.mark.parametrize("transient", [True, False])
+def test_an_engine_says_whether_trying_again_may_help(transient: bool) -> None:
+    driver = opened()
+    driver.say(1, TEXT)
+    work = driver.take_work()
+    assert work is not None
+    error = driver.session.failed(work, EngineError("no", transient=transient))
+    assert (error.code, error.retryable) == (ErrorCode.ENGINE_FAILED, transient)
+    assert error.message == "text [0, 3) of utterance 1: no"
