@@ -2,19 +2,20 @@
 
 import dataclasses
 from collections import deque
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from client.errors import ServerMisbehaved
-from protocol.client_messages import Numbered, Text
+from protocol.client_messages import Numbered, Silence, Text
 from protocol.server_messages import SeqAck
 
 N = TypeVar("N", bound=Numbered)
+SILENCE_CHARS: Final = 1  # what a `silence` takes of the window (docs/protocol.md, "Text and room")
 
 
 class SendWindow:
     """Numbers messages from 1 and counts how much text may still be sent.
 
-    `room`: characters. `unacked`: messages that the server has not confirmed, oldest first; a resume sends them again.
+    `room`: characters; a silence takes one. `unacked`: messages that the server has not confirmed, oldest first; a resume sends them again.
     """
 
     def __init__(self, window_chars: int) -> None:
@@ -26,15 +27,15 @@ class SendWindow:
 
     @property
     def room(self) -> int:
-        """Characters of text that may be sent now."""
+        """Characters that may be sent now."""
         return max(0, self._granted - self._flying)
 
     def number(self, message: N) -> N:
-        """The message with its sequence number; `message.seq` is ignored. Text must fit in `room` (ValueError)."""
-        if isinstance(message, Text):
-            if len(message.text) > self.room:
-                raise ValueError(f"{len(message.text)} characters do not fit in a window of {self.room}")
-            self._flying += len(message.text)
+        """The message with its sequence number; `message.seq` is ignored. It must fit in `room` (ValueError)."""
+        characters = _characters(message)
+        if characters > self.room:
+            raise ValueError(f"{characters} characters do not fit in a window of {self.room}")
+        self._flying += characters
         self.seq += 1
         numbered = dataclasses.replace(message, seq=self.seq)
         self.unacked.append(numbered)
@@ -47,8 +48,17 @@ class SendWindow:
         if message.seq < self.acked:
             return  # a late repeat: the newer word stands
         while self.unacked and self.unacked[0].seq <= message.seq:
-            gone = self.unacked.popleft()
-            if isinstance(gone, Text):
-                self._flying -= len(gone.text)
+            self._flying -= _characters(self.unacked.popleft())
         self.acked = message.seq
         self._granted = message.room
+
+
+def _characters(message: Numbered) -> int:
+    """What a message takes of the window."""
+    match message:
+        case Text():
+            return len(message.text)
+        case Silence():
+            return SILENCE_CHARS
+        case _:
+            return 0

@@ -101,7 +101,7 @@ class SessionState:
         return self._numbered(Flush(0, soft), now)
 
     def silence(self, ms: int, now: float) -> Send:
-        """Speak what came so far, then `ms` of silence."""
+        """Speak what came so far, then `ms` of silence. Takes `SILENCE_CHARS` of `window.room`."""
         return self._numbered(Silence(0, ms), now)
 
     def end(self, now: float) -> Send:

@@ -167,20 +167,17 @@ class Session:
         at = 0
         async with self._writing:
             while at < len(text):
-                await self._until(
-                    lambda: (
-                        utterance._cancelled or (self._state.window.room > 0 and len(self._outbox) < OUTBOX_MESSAGES)
-                    )
-                )
+                await self._until_room(utterance, 1)
                 if not self._takes_text(utterance):
                     return
                 size = min(len(text) - at, self._state.window.room, self._state.max_text_chars)
                 self._do([self._state.text(text[at : at + size], monotonic())])
                 at += size
 
-    async def _number(self, utterance: Utterance, make: Callable[[float], Send]) -> None:
+    async def _number(self, utterance: Utterance, make: Callable[[float], Send], room: int = 0) -> None:
+        """A numbered message of the utterance that takes `room` characters of the window."""
         async with self._writing:
-            await self._until(lambda: utterance._cancelled or len(self._outbox) < OUTBOX_MESSAGES)
+            await self._until_room(utterance, room)
             if self._takes_text(utterance):
                 self._do([make(monotonic())])
 
@@ -203,6 +200,12 @@ class Session:
         if utterance._closed:
             raise RuntimeError(f"utterance {utterance.number} has ended: start another one")
         return True
+
+    async def _until_room(self, utterance: Utterance, room: int) -> None:
+        """Until so many characters may be sent and few messages wait, or the utterance was cancelled."""
+        await self._until(
+            lambda: utterance._cancelled or (self._state.window.room >= room and len(self._outbox) < OUTBOX_MESSAGES)
+        )
 
     async def _until(self, condition: Callable[[], bool]) -> None:
         while True:

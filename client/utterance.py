@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Self
 from client.decode import UtteranceDecoder
 from client.errors import OutputFailed
 from client.items import Audio, Item
+from client.sending import SILENCE_CHARS
 from client.statistics import UtteranceStatistics
 from protocol.media.opus import OpusUnavailableError
 from protocol.server_messages import Cancelled, Done, Event
@@ -47,8 +48,8 @@ class Utterance:
         await self._session._number(self, self._session._state.flush)
 
     async def silence(self, ms: int) -> None:
-        """Speak what came so far, then `ms` (1 to 60,000) of silence."""
-        await self._session._number(self, lambda now: self._session._state.silence(ms, now))
+        """Speak what came so far, then `ms` (1 to 60,000) of silence, as soon as the server has room for it."""
+        await self._session._number(self, lambda now: self._session._state.silence(ms, now), SILENCE_CHARS)
 
     async def end(self) -> None:
         """No more text. The iteration goes on until all of it was spoken."""

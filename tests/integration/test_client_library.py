@@ -119,6 +119,24 @@ async def test_a_book_written_at_once_waits_for_room() -> None:
         assert len(server.of(c.Text)) > 9
 
 
+async def test_a_silence_waits_for_room() -> None:
+    async with fake_server(Behaviour(window=4)) as server, client.connect(server.url) as session:
+        utterance = await session.start()
+
+        async def write() -> None:
+            for _ in range(5):
+                await utterance.write("ab.")
+                await utterance.silence(10)
+                await utterance.silence(10)
+            await utterance.end()
+
+        writing = asyncio.create_task(write())  # the server counts too
+        pcm = b"".join([audio.pcm async for audio in utterance.audio()])
+        await writing
+        assert len(pcm) == 2 * (15 * SAMPLES_PER_CHARACTER + 10 * 240)
+        assert len(server.of(c.Silence)) == 10
+
+
 async def test_a_slow_consumer_slows_the_server_down() -> None:
     text = "x" * 1_200 + "."
     behaviour = Behaviour(unacked_bytes=100_000)

@@ -174,6 +174,8 @@ class FakeSession:
             case c.Flush():
                 self.utterances[-1].pieces.append(len(self.utterances[-1].text))
             case c.Silence():
+                self.unspoken += 1  # a silence takes one character of the window
+                assert self.unspoken <= self.behaviour.window, "the client overran the window"
                 self.utterances[-1].pieces += [len(self.utterances[-1].text), ("silence", message.ms)]
             case c.End():
                 self.utterances[-1].ended = True
@@ -271,6 +273,8 @@ class FakeSession:
         digest = hashlib.sha256(bytes(2 * count))
         utterance.digests.update(digest.digest())
         await self.emit(s.SegmentEnd(1, utterance.number, utterance.segments, count, digest.hexdigest()))
+        self.unspoken -= 1
+        await self.ack()
 
     async def audio(self, utterance: _Utterance, pcm: bytes) -> None:
         for at in range(0, len(pcm), 2 * FRAME_SAMPLES):

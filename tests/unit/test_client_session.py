@@ -434,6 +434,21 @@ def test_room_is_counted_from_what_the_server_has_taken() -> None:
     assert [message.seq for message in state.window.unacked] == [3]
 
 
+def test_a_silence_takes_one_character_of_the_window() -> None:
+    state = started(window=3)
+    state.text("x", 0.0)
+    state.silence(100, 0.0)
+    state.silence(100, 0.0)
+    assert state.window.room == 0
+    with pytest.raises(ValueError, match="do not fit"):
+        state.silence(100, 0.0)
+    state.flush(0.0)
+    state.end(0.0)
+    assert feed(state, s.SeqAck(3, 1)) == []  # the second silence is still on its way
+    assert feed(state, s.SeqAck(4, 1)) == [RoomGrew()]
+    assert state.window.room == 1
+
+
 def test_an_ack_of_what_was_never_sent_is_an_error() -> None:
     assert isinstance(failure_of(feed(started(), s.SeqAck(9, 100))), ServerMisbehaved)
 
