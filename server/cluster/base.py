@@ -18,7 +18,7 @@ class SegmentStream(Protocol):
     """The chunks of one segment. Asking for the next one is what makes the engine work on it."""
 
     deadline: float
-    """When the listener runs dry (event loop time); the most urgent stream is served first. 0: nothing is heard yet."""
+    """When the listener runs dry (event loop time); among streams that wait the earliest is served first."""
 
     def __aiter__(self) -> Self: ...
 

@@ -1,8 +1,8 @@
 """An engine pool in this process: a few threads around one engine.
 
 onnxruntime and numpy release the GIL while they work, so the event loop stays free. A stream asks for one chunk at a
-time, so a session that is not read costs nothing; among those that ask, first chunks go first, then the listener who
-runs dry soonest.
+time, so a session that is not read costs nothing; among those that ask, the one with the earliest deadline goes first.
+Everything that is asked of the engine is asked on these threads, never on the event loop.
 """
 
 import asyncio
@@ -60,6 +60,7 @@ class _Stream:
         self.request = request
         self.cancelled = False
         self.running = False
+        self.failed = False  # its step raised: the engine may still hold the job
         self.job: Job | None = None
         self.chain = SegmentChain(pool.capabilities.sample_rate, request.sample_rate, request.volume)
         self.skip = start_sample  # samples of the requested rate still to leave out
@@ -115,6 +116,7 @@ class InProcessPool:
         self._loop = asyncio.get_running_loop()
         self._on_step = on_step
         self._ready: list[tuple[float, int, _Stream]] = []  # bounded by the number of sessions: one entry each
+        self._dropped: list[Job] = []  # to be cancelled; bounded by the jobs that engine threads have begun
         self._order = itertools.count()
         self._changed = threading.Condition()
         self._closing = False
@@ -153,55 +155,70 @@ class InProcessPool:
     def _submit(self, stream: _Stream) -> None:
         with self._changed:
             if self._closing:
-                raise EngineError("the server is stopping")
+                raise EngineError("the server is stopping", transient=True)
             heapq.heappush(self._ready, (stream.deadline, next(self._order), stream))
             self._changed.notify()
 
     def _forget(self, stream: _Stream) -> None:
-        with self._changed:  # a running stream is forgotten by its thread, after the step
-            job = None if stream.running else stream.job
-        if job is not None:
-            self._cancel(job)
+        with self._changed:
+            if not stream.running:  # else its thread drops it, after the step
+                self._drop(stream)
+
+    def _drop(self, stream: _Stream) -> None:
+        """Have the stream's job cancelled by an engine thread. Call it with the lock held."""
+        if stream.job is not None:
+            self._dropped.append(stream.job)
+            stream.job = None
+            self._changed.notify()
 
     def _work(self) -> None:
-        while batch := self._take():
+        while self._wait():
+            self._cancel_dropped()
+            batch = self._take()
+            if not batch:
+                continue
             started = time.perf_counter()
             results = self._step(batch)
             if self._on_step:
                 self._on_step(time.perf_counter() - started, len(batch))
-            for stream in batch:
-                with self._changed:
+            with self._changed:
+                for stream in batch:
                     stream.running = False
-                    job = stream.job if stream.cancelled else None
-                if job is not None:
-                    self._cancel(job)
+                    if stream.cancelled or stream.failed:
+                        self._drop(stream)
             if not self._closing:
                 self._loop.call_soon_threadsafe(self._deliver, batch, results)
 
-    def _cancel(self, job: Job) -> None:
-        try:
-            self._engine.cancel(job)
-        except Exception:  # an engine's fault must not end the thread, or everybody waits for ever
-            log.exception("the engine failed to cancel a job")
+    def _cancel_dropped(self) -> None:
+        with self._changed:
+            jobs, self._dropped = self._dropped, []
+        for job in jobs:
+            try:
+                self._engine.cancel(job)
+            except Exception:  # an engine's fault must not end the thread, or everybody waits for ever
+                log.exception("the engine failed to cancel a job")
 
     @staticmethod
     def _deliver(batch: list[_Stream], results: list[list[_Result]]) -> None:
         for stream, items in zip(batch, results, strict=True):
             stream.deliver(items)
 
-    def _take(self) -> list[_Stream]:
-        """The most urgent streams for one step; empty when closing."""
+    def _wait(self) -> bool:
+        """Wait until there is something to do; False when closing."""
         with self._changed:
-            while True:
-                batch: list[_Stream] = []
-                while self._ready and len(batch) < self.capabilities.batch_max:
-                    stream = heapq.heappop(self._ready)[2]
-                    if not stream.cancelled:
-                        stream.running = True
-                        batch.append(stream)
-                if batch or self._closing:
-                    return batch
-                self._changed.wait()
+            self._changed.wait_for(lambda: self._closing or self._ready or self._dropped)
+            return not self._closing
+
+    def _take(self) -> list[_Stream]:
+        """The most urgent streams for one step; empty where another thread or a cancel took them."""
+        batch: list[_Stream] = []
+        with self._changed:
+            while self._ready and len(batch) < self.capabilities.batch_max:
+                stream = heapq.heappop(self._ready)[2]
+                if not stream.cancelled:
+                    stream.running = True
+                    batch.append(stream)
+        return batch
 
     def _step(self, batch: list[_Stream]) -> list[list[_Result]]:
         results: dict[_Stream, list[_Result]] = {stream: [] for stream in batch}
@@ -220,6 +237,7 @@ class InProcessPool:
                 results[stream].extend(_finish(stream, event))
         except Exception as error:  # noqa: BLE001  # the whole step failed: every job in it failed
             for stream in by_job.values():
+                stream.failed = True
                 results[stream] = [as_engine_error(error)]
         return list(results.values())
 
@@ -240,7 +258,7 @@ class InProcessPool:
 def _finish(stream: _Stream, event: StepEvent) -> list[_Result]:
     """An engine's event as the session sees it: gain, rate and sample format applied."""
     if isinstance(event, SegmentFailed):
-        return [as_engine_error(event.error)]
+        return [as_engine_error(event.error, transient=event.transient)]
     if isinstance(event, Chunk):
         pcm = stream.chain.process(event.samples, last=False)
         scale = stream.chain.scale
@@ -257,10 +275,14 @@ def _finish(stream: _Stream, event: StepEvent) -> list[_Result]:
     return results if isinstance(event, Chunk) else [*results, _End()]
 
 
-def as_engine_error(error: Exception) -> EngineError:
-    """`error` as an EngineError, with the original as its cause."""
+def as_engine_error(error: Exception, *, transient: bool = False) -> EngineError:
+    """`error` as an EngineError, with the original as its cause. It is transient where it says so or `transient` does.
+
+    What escapes by accident is not: nothing is known about it.
+    """
     if isinstance(error, EngineError):
+        error.transient = error.transient or transient
         return error
-    wrapped = EngineError(f"{type(error).__name__}: {error}")
+    wrapped = EngineError(f"{type(error).__name__}: {error}", transient=transient)
     wrapped.__cause__ = error
     return wrapped

@@ -158,7 +158,9 @@ class Engine(Protocol):
         """One bounded piece of work for a batch of at most `batch_max` jobs. Each job yields at least one event."""
 
     def cancel(self, job: Job) -> None:
-        """Forget a job. Never called during its `step`; harmless when the job has ended."""
+        """Forget a job, also one whose `step` raised. Called on an engine thread, never during the job's `step`;
+        harmless when the job has ended.
+        """
 
     def close(self) -> None:
         """Free everything."""

@@ -11,6 +11,7 @@ from server.engines.rendering import RenderedChunk
 from server.session import Session, SpeakSegment, SpeakSilence, Work
 from server.session.config import SessionConfig
 
+FIRST_CHUNK_BONUS_S = 0.25  # a first sound goes before listeners who ran dry less than this before it was asked for
 SILENCE_PIECE_MS = 1_000  # silence is placed in pieces, so that it waits for room like speech does
 
 
@@ -72,8 +73,9 @@ class Renderer:
         stream = self._pool.synthesize(work.request)
         self._stream, self._work = stream, work
         try:
-            slack = self._session.slack_s
-            stream.deadline = self._loop.time() + slack if slack else 0.0
+            # Without slack nothing is heard yet. The deadline is a time like any other, so it ages: many first chunks
+            # cannot starve a listener who is already dry.
+            stream.deadline = self._loop.time() + (self._session.slack_s or -FIRST_CHUNK_BONUS_S)
             async for chunk in stream:
                 coded = await self._code(coder, partial(coder.push, chunk.pcm))
                 await self._place(work, chunk, coded)

@@ -9,10 +9,13 @@ from typing import Any
 
 import pytest
 
+from protocol import client_messages as c
 from server.cluster import InProcessPool
 from server.engines import Chunk, EngineError, Job, SegmentEnd, tone
-from server.engines.base import StepEvent
+from server.engines.base import SegmentFailed, StepEvent
 from server.engines.rendering import RenderedChunk, SegmentRequest
+from server.gateway.rendering import FIRST_CHUNK_BONUS_S, Renderer
+from server.session import Policy, Session
 from server.text.tokens import Boundary, Cut, CutCause
 
 TEXT = "你好世界今天天气很好，"
@@ -81,6 +84,59 @@ async def test_a_crashing_step_is_an_engine_error_and_the_pool_goes_on() -> None
         assert await collect(pool.synthesize(request()))
 
 
+async def test_the_jobs_of_a_crashed_step_are_cancelled_each_once() -> None:
+    engine = Recording(script=[tone.Rule("坏", 0, "crash", 0)])
+    async with pool_of(engine) as pool:
+        engine.gate.clear()
+        blocker = pool.synthesize(request(id=9))
+        reading = [asyncio.ensure_future(anext(blocker))]
+        await asyncio.sleep(0.02)
+        streams = [pool.synthesize(request("坏" + TEXT, id=1)), pool.synthesize(request(id=2))]
+        reading += [asyncio.ensure_future(anext(stream)) for stream in streams]
+        await asyncio.sleep(0.02)
+        engine.gate.set()
+        assert [type(result) for result in (await asyncio.gather(*reading, return_exceptions=True))[1:]] == [
+            EngineError,
+            EngineError,
+        ]
+        for stream in streams:
+            stream.cancel()
+        await engine.cancelling(2)
+        await collect(pool.synthesize(request(id=3)))
+    assert sorted(engine.cancelled) == [1, 2]
+
+
+async def test_the_engine_is_never_called_on_the_event_loop() -> None:
+    engine = Recording()
+    async with pool_of(engine) as pool:
+        stream = pool.synthesize(request())
+        await anext(stream)
+        stream.cancel()
+        await engine.cancelling(1)
+    assert threading.current_thread() not in engine.cancelled_on
+
+
+@pytest.mark.parametrize(
+    ("error", "said_by_event", "transient"),
+    [
+        (EngineError("x"), False, False),
+        (EngineError("x"), True, True),
+        (EngineError("x", transient=True), False, True),
+        (OSError("x"), True, True),
+        (OSError("x"), False, False),
+    ],
+)
+async def test_whether_trying_again_helps_is_passed_on(error: Exception, said_by_event: bool, transient: bool) -> None:
+    class Failing(tone.ToneEngine):
+        def step(self, jobs: Sequence[Job]) -> Sequence[StepEvent]:
+            return [SegmentFailed(job, error, said_by_event) for job in jobs]
+
+    async with pool_of(Failing()) as pool:
+        with pytest.raises(EngineError) as caught:
+            await collect(pool.synthesize(request()))
+    assert caught.value.transient is transient
+
+
 async def test_an_engine_that_refuses_a_segment_is_an_engine_error() -> None:
     class Refusing(tone.ToneEngine):
         def prepare(self, *_: Any, **__: Any) -> tone.ToneJob:
@@ -98,6 +154,7 @@ class Recording(tone.ToneEngine):
         super().__init__(**options)
         self.served: list[int] = []
         self.cancelled: list[int] = []
+        self.cancelled_on: list[threading.Thread] = []
         self.gate = threading.Event()
         self.gate.set()
 
@@ -108,9 +165,15 @@ class Recording(tone.ToneEngine):
 
     def cancel(self, job: Job) -> None:
         self.cancelled.append(job.segment.id)
+        self.cancelled_on.append(threading.current_thread())
+
+    async def cancelling(self, count: int) -> None:
+        async with asyncio.timeout(5):
+            while len(self.cancelled) < count:
+                await asyncio.sleep(0.005)
 
 
-async def test_first_chunks_then_the_listener_who_runs_dry_soonest() -> None:
+async def test_the_listener_who_runs_dry_soonest_goes_first() -> None:
     engine = Recording(batch_max=1)
     async with pool_of(engine) as pool:
         engine.gate.clear()
@@ -125,6 +188,36 @@ async def test_first_chunks_then_the_listener_who_runs_dry_soonest() -> None:
         engine.gate.set()
         await asyncio.gather(blocker, *waiting)
     assert engine.served == [99, 3, 2, 4, 1]
+
+
+def session(now: float) -> Session:
+    """A session with something to say."""
+    made = Session(Policy("tone-low"), tone.create({}).capabilities, session_id="s", token="t", now=now)
+    for message in (c.Open(), c.Start(1, 1), c.Text(2, TEXT + "好。"), c.End(3)):
+        made.receive(message, now)
+    return made
+
+
+async def test_a_first_chunk_is_urgent_and_cannot_starve_a_listener_who_is_dry() -> None:
+    """New sessions go before who ran dry just now, and behind who ran dry a while ago."""
+    engine = Recording(batch_max=1)
+    async with pool_of(engine) as pool:
+        engine.gate.clear()
+        tasks: list[asyncio.Future[Any]] = [asyncio.ensure_future(anext(pool.synthesize(request(id=99))))]
+        await asyncio.sleep(0.02)
+        loop = asyncio.get_running_loop()
+        for number, dry_for_s in ((50, FIRST_CHUNK_BONUS_S + 0.1), (51, 0.0)):
+            stream = pool.synthesize(request(id=number))
+            stream.deadline = loop.time() - dry_for_s
+            tasks.append(asyncio.ensure_future(anext(stream)))
+        new = asyncio.ensure_future(Renderer(session(loop.time()), pool, lambda: None).run())
+        await asyncio.sleep(0.02)
+        engine.gate.set()
+        await asyncio.gather(*tasks)
+        new.cancel()
+        await asyncio.gather(new, return_exceptions=True)
+    first = engine.served.index(0)
+    assert engine.served.index(50) < first < engine.served.index(51)
 
 
 async def test_batches_are_as_large_as_the_engine_allows() -> None:
@@ -149,6 +242,7 @@ async def test_a_stream_that_is_not_read_costs_nothing() -> None:
         await asyncio.sleep(0.05)
         assert engine.served == [0]
         stream.cancel()
+        await engine.cancelling(1)
         assert engine.cancelled == [0]
 
 
@@ -164,6 +258,7 @@ async def test_cancel_in_the_middle_of_a_step_takes_effect_after_it() -> None:
         assert await reading == []
         engine.gate.set()
         await collect(pool.synthesize(request(id=1)))
+        await engine.cancelling(1)
         assert engine.cancelled == [0]
 
 
