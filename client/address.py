@@ -68,15 +68,3 @@ def explain_status(url: str, status: int) -> str:
             return f"{url} answers with HTTP {status} instead of a WebSocket: is it a CosyStream server?"
         case _:
             return f"{url} answers with HTTP {status}: its log has the cause"
-
-
-def explain_close(code: int | None, reason: str, *, going_away: bool) -> str:
-    """One line for a connection that ended too early; `code` of the close frame, None where none came."""
-    if going_away or code in (1001, 1012):
-        return "the server stopped or restarts: run this again in a moment"
-    why = f" ({reason})" if reason else ""
-    if code == 1000:
-        return f"the server closed the connection before the audio was complete{why}: run this again"
-    if code is None or code == 1006:
-        return "the connection broke before the audio was complete: check that the server runs, then run this again"
-    return f"the server closed the connection with code {code}{why} before the audio was complete: see its log"

@@ -29,6 +29,20 @@ class ServerLost(ClientError):
         super().__init__(message)
         self.close_code = close_code
 
+    @classmethod
+    def closed(cls, code: int | None, reason: str, *, going_away: bool) -> "ServerLost":
+        """The connection ended too early; `code` of the close frame, None where none came."""
+        why = f" ({reason})" if reason else ""
+        if going_away or code in (1001, 1012):
+            text = "the server stopped or restarts: run this again in a moment"
+        elif code == 1000:
+            text = f"the server closed the connection before the audio was complete{why}: run this again"
+        elif code is None or code == 1006:
+            text = "the connection broke before the audio was complete: check that the server runs, then run this again"
+        else:
+            text = f"the server closed the connection with code {code}{why} before the audio was complete: see its log"
+        return cls(text, code)
+
 
 class ServerMisbehaved(ClientError):
     """The server broke the protocol: a gap in the audio, an unknown message, a number out of order."""

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from client.acks import AckSchedule
-from client.address import explain_close
 from client.effects import Deliver, Effect, Failed, Finished, RoomGrew, Send
 from client.errors import Busy, ClientError, ServerError, ServerLost, ServerMisbehaved
 from client.items import Audio, Item, audio_item
@@ -151,9 +150,7 @@ class SessionState:
 
     def lost(self, close_code: int | None, reason: str) -> list[Effect]:
         """The connection is gone."""
-        return self._fail(
-            ServerLost(explain_close(close_code, reason, going_away=self.going_away is not None), close_code)
-        )
+        return self._fail(ServerLost.closed(close_code, reason, going_away=self.going_away is not None))
 
     def broken(self, error: BaseException) -> list[Effect]:
         """This client itself failed: a bug. Nobody may wait for ever because of it."""

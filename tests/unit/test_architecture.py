@@ -1,7 +1,9 @@
 """The project's shape: who may import whom, what stays pure, what every package and folder must have."""
 
 import ast
+import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -16,13 +18,20 @@ MAY_IMPORT = {"protocol": {"protocol"}, "server": {"protocol", "server"}, "clien
 PURE = (
     "protocol",
     "server/audio",
-    "server/cache",
-    "server/link",
-    "server/scheduler",
+    "server/gateway/request_head.py",
     "server/session",
     "server/text",
+    "client/acks.py",
+    "client/captions.py",
+    "client/decode.py",
+    "client/effects.py",
+    "client/errors.py",
+    "client/items.py",
     "client/playout.py",
+    "client/sending.py",
     "client/session.py",
+    "client/statistics.py",
+    "client/timeline.py",
 )
 IMPURE_MODULES = {
     "asyncio", "concurrent", "multiprocessing", "queue", "sched", "select", "selectors", "signal", "socket", "ssl",
@@ -52,9 +61,19 @@ def name_of(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
-def imports(tree: ast.Module) -> Iterator[tuple[int, str]]:
+def nodes(tree: ast.AST, *, for_types: bool) -> Iterator[ast.AST]:
+    """Everything in a module; without `for_types` less what only a type checker reads."""
+    yield tree
+    children = ast.iter_child_nodes(tree)
+    if not for_types and isinstance(tree, ast.If) and ast.unparse(tree.test) == "TYPE_CHECKING":
+        children = iter(tree.orelse)
+    for node in children:
+        yield from nodes(node, for_types=for_types)
+
+
+def imports(tree: ast.Module, *, for_types: bool = True) -> Iterator[tuple[int, str]]:
     """The line and full name of everything imported, wherever in the module; `from a import b` gives `a.b`."""
-    for node in ast.walk(tree):
+    for node in nodes(tree, for_types=for_types):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -62,10 +81,37 @@ def imports(tree: ast.Module) -> Iterator[tuple[int, str]]:
             yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
 
 
+def module_file(name: str) -> Path | None:
+    """The file of a module or package of ours; of `a.b.c` where `c` is a name in `a.b`, the one of `a.b`."""
+    while name.split(".")[0] in OURS:
+        stem = ROOT / name.replace(".", "/")
+        for path in (stem.with_suffix(".py"), stem / "__init__.py"):
+            if path.is_file():
+                return path
+        name = name.rpartition(".")[0]
+    return None
+
+
+def needed_modules(path: Path) -> dict[Path, Path]:
+    """Every module of ours that is loaded with this one, itself included, and which other one asks for it."""
+    found, waiting = {path: path}, [path]
+    while waiting:
+        importer = waiting.pop()
+        for _, name in imports(parse(importer), for_types=False):
+            parts = name.split(".")
+            for length in range(1, len(parts) + 1):  # a package is loaded before what is in it
+                needed = module_file(".".join(parts[:length]))
+                if needed is not None and needed not in found:
+                    found[needed] = importer
+                    waiting.append(needed)
+    return found
+
+
 def is_inside(module: str, package: str) -> bool:
     return module == package or module.startswith(package + ".")
 
 
+@cache
 def parse(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
 
@@ -84,14 +130,24 @@ def test_imports_go_one_way(package: str) -> None:
 
 @pytest.mark.parametrize("place", PURE)
 def test_pure_code_has_no_clock_no_socket_and_no_loop(place: str) -> None:
+    assert python_files(place), f"{place} does not exist"
     wrong = [
-        f"{name_of(path)}:{line} imports {module}"
+        f"{name_of(needed)}:{line} imports {module} ({name_of(path)} needs it, through {name_of(importer)})"
         for path in python_files(place)
-        for line, module in imports(parse(path))
+        for needed, importer in needed_modules(path).items()
+        for line, module in imports(parse(needed), for_types=False)
         if module.split(".")[0] in IMPURE_MODULES or any(is_inside(module, shell) for shell in SHELLS)
-        if (name_of(path), module) not in ALLOWED
+        if (name_of(needed), module) not in ALLOWED
     ]
     assert not wrong, "\n".join(wrong)
+
+
+def test_modules_that_claim_to_be_pure_are_checked() -> None:
+    checked = set(python_files(*PURE))
+    claiming = {
+        path for path in python_files(*OURS) if re.search(r"(^|\W)Pure\b", ast.get_docstring(parse(path)) or "")
+    }
+    assert not {name_of(path) for path in claiming - checked}
 
 
 def test_only_command_lines_print() -> None:
@@ -129,6 +185,14 @@ def test_top_level_folders_are_the_documented_ones() -> None:
 def test_the_checks_see_what_they_forbid() -> None:
     source = "import time\nfrom server import gateway\ndef f():\n    from asyncio import sleep\n"
     assert list(imports(ast.parse(source))) == [(1, "time"), (2, "server.gateway"), (4, "asyncio.sleep")]
+    guarded = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import asyncio\nelse:\n    import queue\n"
+    assert [name for _, name in imports(ast.parse(guarded))] == ["typing.TYPE_CHECKING", "asyncio", "queue"]
+    assert [name for _, name in imports(ast.parse(guarded), for_types=False)] == ["typing.TYPE_CHECKING", "queue"]
+    assert module_file("client.errors.ServerLost") == ROOT / "client/errors.py"
+    assert module_file("json.loads") is None
+    shell = needed_modules(ROOT / "client/shell.py")
+    assert shell[ROOT / "client/sending.py"] in {ROOT / "client/session.py", ROOT / "client/utterance.py"}
+    assert ROOT / "client/handshake.py" in shell
     assert is_inside("server.gateway.http", "server.gateway")
     assert not is_inside("server.gateways", "server.gateway")
     assert len(python_files("protocol", "server")) > 5
