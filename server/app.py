@@ -7,18 +7,15 @@ from collections.abc import Callable
 
 import structlog
 from websockets.asyncio.server import ServerConnection
-from websockets.exceptions import ConnectionClosed
 
-from protocol import server_messages as s
-from protocol.codec import encode
-from protocol.errors import CloseCode
 from server.cluster import InProcessPool
 from server.engines import Capabilities, registry
 from server.gateway.auth import Principals
 from server.gateway.http import build_app
 from server.gateway.listener import Listener, start_listener
+from server.gateway.sessions import Sessions
 from server.gateway.speak import speak_routes
-from server.gateway.websocket import WebSocketSession
+from server.gateway.websocket import WebSocketSession, say_busy
 from server.observe.logs import configure_logs
 from server.observe.metrics import Metrics
 from server.session import Policy
@@ -28,7 +25,6 @@ from server.text.normaliser import warm_up as warm_up_text
 log = structlog.get_logger(__name__)
 
 LOADING_RETRY_MS = 1_000
-FULL_RETRY_MS = 2_000
 
 
 class Server:
@@ -46,8 +42,7 @@ class Server:
         self.listener: Listener | None = None
         self.pool: InProcessPool | None = None
         self._policy: Policy | None = None
-        self._sessions: set[WebSocketSession] = set()
-        self._open = 0  # sessions of every kind
+        self.sessions = Sessions(settings.max_sessions, self.metrics)
         self._stopping = False
 
     # What the HTTP side asks (HttpState)
@@ -68,19 +63,6 @@ class Server:
     def policy(self) -> Policy | None:
         """What sessions go by, once the engine is loaded."""
         return self._policy
-
-    def admit(self) -> bool:
-        """Count a session in; False when there are too many. Every True needs a `release`."""
-        if self._open >= self.settings.max_sessions:
-            return False
-        self._open += 1
-        self.metrics.sessions.set(self._open)
-        return True
-
-    def release(self) -> None:
-        """Count a session out."""
-        self._open -= 1
-        self.metrics.sessions.set(self._open)
 
     # Life
 
@@ -121,8 +103,7 @@ class Server:
     async def stop(self) -> None:
         """Tell clients, let them finish for `drain_timeout_s`, close everything. Takes a few seconds at most."""
         self._stopping = True
-        deadline_ms = round(self.settings.drain_timeout_s * 1000)
-        await asyncio.gather(*(session.stop(deadline_ms) for session in list(self._sessions)))
+        await self.sessions.stop(round(self.settings.drain_timeout_s * 1000))
         if self.listener is not None:
             await self.listener.close(timeout=1.0)
         if self.pool is not None:
@@ -131,28 +112,11 @@ class Server:
     async def _serve(self, connection: ServerConnection) -> None:
         """One WebSocket connection."""
         if self.pool is None or self._policy is None or self._stopping:
-            await self._refuse(connection, LOADING_RETRY_MS)
+            await say_busy(connection, LOADING_RETRY_MS)
             return
-        if not self.admit():
-            await self._refuse(connection, FULL_RETRY_MS)
-            return
-        try:
-            authenticate = self.principals.for_connection(connection)
-            session = WebSocketSession(connection, self.pool, self._policy, authenticate, self.metrics)
-            self._sessions.add(session)
-            try:
-                await session.run()
-            finally:
-                self._sessions.discard(session)
-        finally:
-            self.release()
-
-    async def _refuse(self, connection: ServerConnection, retry_after_ms: int) -> None:
-        try:
-            await connection.send(encode(s.Busy(retry_after_ms)))
-            await connection.close(CloseCode.TRY_AGAIN, f"busy, retry after {retry_after_ms} ms")
-        except ConnectionClosed:
-            pass
+        authenticate = self.principals.for_connection(connection)
+        session = WebSocketSession(connection, self.pool, self._policy, authenticate, self.sessions, self.metrics)
+        await session.run()
 
 
 async def serve(settings: Settings, started: Callable[[Server], None] | None = None) -> None:

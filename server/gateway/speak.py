@@ -6,15 +6,14 @@ reader slows the engine down and one who leaves stops it.
 
 import asyncio
 import secrets
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Coroutine
 from contextlib import aclosing
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Final, Protocol
 
 import orjson
-import structlog
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
@@ -29,9 +28,10 @@ from server.cluster.base import EnginePool
 from server.gateway.bodies import BODIES, Body
 from server.gateway.http import ApiError, HttpState, require_principal, require_ready
 from server.gateway.rendering import Renderer
+from server.gateway.sessions import Sessions
+from server.gateway.summary import Summary, internal_error
+from server.observe.metrics import Metrics
 from server.session import Policy, Session
-
-log = structlog.get_logger(__name__)
 
 MAX_TEXT_CHARS: Final = 100_000  # of one request; longer texts go through the WebSocket
 OPEN_FIELDS: Final = ("voice", "language", "speed", "pitch", "volume", "sample_rate", "bitrate")
@@ -45,11 +45,9 @@ class SpeakState(HttpState, Protocol):
     def pool(self) -> EnginePool | None:
         """Where segments are rendered, once the engine is loaded."""
 
-    def admit(self) -> bool:
-        """Count a session in; False when there are too many. Every True needs a `release`."""
-
-    def release(self) -> None:
-        """Count a session out."""
+    @property
+    def sessions(self) -> Sessions:
+        """Those at work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +90,11 @@ def parse(data: bytes) -> SpeakRequest:
 
 
 class Speech:
-    """One text being spoken into a response body."""
+    """One text being spoken into a response body. Raises ProtocolError where `open` asks for what cannot be had."""
 
-    def __init__(self, pool: EnginePool, policy: Policy, request: SpeakRequest) -> None:
+    def __init__(
+        self, pool: EnginePool, policy: Policy, request: SpeakRequest, metrics: Metrics, principal: str
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self._changed = asyncio.Event()
         self._rate = request.open.sample_rate
@@ -102,6 +102,8 @@ class Speech:
         self._session = Session(
             policy, pool.capabilities, session_id=secrets.token_urlsafe(12), token="", now=self._loop.time()
         )
+        self.summary = Summary(self._session, metrics, pool.capabilities.name, "http", principal)
+        self._over = asyncio.Event()
         self._renderer = Renderer(self._session, pool, self._changed.set)
         text = request.text
         pieces = [text[at : at + limits.MAX_TEXT_CHARS] for at in range(0, len(text), limits.MAX_TEXT_CHARS)]
@@ -111,8 +113,40 @@ class Speech:
         for message in (request.open, *numbered):
             self._session.receive(message, self._loop.time())
 
-    async def pieces(self) -> AsyncGenerator[bytes]:
-        """The response body. Raises ProtocolError where the engine fails."""
+    async def stop(self, deadline_ms: int) -> None:
+        """Wait until it is over, until the deadline at most: what is left then ends with its connection."""
+        try:
+            async with asyncio.timeout(deadline_ms / 1000):
+                await self._over.wait()
+        except TimeoutError:
+            pass
+
+    async def body_of(self, sessions: Sessions) -> AsyncGenerator[bytes]:
+        """The response body, for a session that `sessions` admitted; releases it. Raises ProtocolError where the engine
+        or the server fails.
+        """
+        outcome = "left"  # the client, before the end
+        try:
+            with sessions.member(self):
+                async with aclosing(self._pieces()) as pieces:
+                    async for piece in pieces:
+                        yield piece
+            outcome = "closed"
+        except ProtocolError as error:
+            outcome = error.code
+            self.summary.failed(error)
+            raise
+        except Exception as error:
+            outcome = ErrorCode.INTERNAL
+            internal = internal_error(error)
+            self.summary.failed(internal)
+            raise internal from error
+        finally:
+            self._over.set()
+            sessions.release()
+            self.summary.ended(outcome)
+
+    async def _pieces(self) -> AsyncGenerator[bytes]:
         rendering = asyncio.ensure_future(self._renderer.run())
         try:
             while True:
@@ -121,6 +155,7 @@ class Speech:
                     await self._something_new(rendering)
                     continue
                 self._renderer.wake()
+                self.summary.sent()
                 message = decode_server(data) if isinstance(data, str) else decode_frame(data)
                 if isinstance(message, s.Opened):
                     piece = self.body.begin(self._rate, message.pre_skip)
@@ -155,31 +190,36 @@ def speak_routes(state: SpeakState) -> list[Route]:
     """The route, for `build_app`."""
 
     async def speak(request: Request) -> Response:
-        require_principal(state, request)
+        principal = require_principal(state, request)
         _, policy = require_ready(state)
         assert state.pool is not None  # it is what being ready means
         try:
             asked = parse(await request.body())
         except ProtocolError as error:
-            raise _api_error(error, HTTPStatus.BAD_REQUEST) from None
-        if not state.admit():
+            raise _refused(error, state.metrics) from None
+        if not state.sessions.admit():
             raise ApiError(
                 HTTPStatus.SERVICE_UNAVAILABLE, "too many sessions", code="busy", headers={"Retry-After": "2"}
             )
         try:
-            speech = Speech(state.pool, policy, asked)
+            speech = Speech(state.pool, policy, asked, state.metrics, principal.name)
         except ProtocolError as error:
-            state.release()
-            raise _api_error(error, HTTPStatus.BAD_REQUEST) from None
-        pieces = _releasing(speech.pieces(), state)
+            state.sessions.release()
+            raise _refused(error, state.metrics) from None
+        pieces = speech.body_of(state.sessions)
         try:
-            first = await _until_audio(pieces)  # an engine that fails at once becomes a status, not a broken body
-        except ProtocolError as error:
-            log.error("speak failed", code=error.code, reason=error.message, exc_info=error)
+            first = await _while_connected(request, _until_audio(pieces))
+        except ProtocolError as error:  # an engine that fails at once becomes a status, not a broken body
             raise _api_error(error, HTTPStatus.INTERNAL_SERVER_ERROR) from None
         return SpeechResponse(first, pieces, speech.body.media_type)
 
     return [Route("/v1/speak", speak, methods=["POST"])]
+
+
+def _refused(error: ProtocolError, metrics: Metrics) -> ApiError:
+    """The answer to a request at fault, before it became a session."""
+    metrics.errors.labels(code=error.code).inc()
+    return _api_error(error, HTTPStatus.BAD_REQUEST)
 
 
 def _api_error(error: ProtocolError, status: HTTPStatus) -> ApiError:
@@ -200,15 +240,6 @@ class SpeechResponse(StreamingResponse):
             await self._rest.aclose()
 
 
-async def _releasing(pieces: AsyncGenerator[bytes], state: SpeakState) -> AsyncGenerator[bytes]:
-    try:
-        async with aclosing(pieces):
-            async for piece in pieces:
-                yield piece
-    finally:
-        state.release()
-
-
 async def _joined(first: bytes, rest: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
     yield first
     async for piece in rest:
@@ -219,3 +250,18 @@ async def _until_audio(pieces: AsyncGenerator[bytes]) -> bytes:
     """The header and the first audio."""
     first = await anext(pieces, b"")
     return first + await anext(pieces, b"")
+
+
+async def _while_connected(request: Request, work: Coroutine[Any, Any, bytes]) -> bytes:
+    """The result of `work`, which is cancelled when the client leaves. Raises ClientDisconnect then."""
+    working = asyncio.ensure_future(work)
+    leaving = asyncio.ensure_future(request.receive())  # the body was read: only the client's end can follow
+    try:
+        await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            return working.result()
+        raise ClientDisconnect
+    finally:
+        for task in (working, leaving):
+            task.cancel()
+        await asyncio.gather(working, leaving, return_exceptions=True)

@@ -4,7 +4,6 @@ import asyncio
 import secrets
 from collections.abc import Callable
 
-import structlog
 from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 
@@ -14,13 +13,14 @@ from protocol.codec import decode_client, encode
 from protocol.errors import CloseCode, ErrorCode, ProtocolError, close_reason
 from server.cluster.base import EnginePool
 from server.gateway.rendering import Renderer
+from server.gateway.sessions import Sessions
+from server.gateway.summary import Summary, internal_error
 from server.observe.metrics import Metrics
 from server.session import Policy, Session
 
-log = structlog.get_logger(__name__)
-
 SEND_ERROR_TIMEOUT_S = 1.0  # a peer that does not read cannot be told why it is closed
 CLOSE_TIMEOUT_S = 2.0
+FULL_RETRY_MS = 2_000
 
 Authenticate = Callable[[str | None], str | None]
 """The principal's name for the key in `open` (None: there is none), or None where access is refused."""
@@ -35,60 +35,71 @@ class WebSocketSession:
         pool: EnginePool,
         policy: Policy,
         authenticate: Authenticate,
+        sessions: Sessions,
         metrics: Metrics,
     ) -> None:
         self._connection = connection
         self._authenticate = authenticate
-        self._metrics = metrics
-        self._first_audio = metrics.first_audio_seconds.labels(engine=pool.capabilities.name)
+        self._sessions = sessions
+        self._admitted = False
         self._loop = asyncio.get_running_loop()
-        self._started = self._loop.time()
+        now = self._loop.time()
         self._writable = asyncio.Event()
+        self._answered = asyncio.Event()
         self._failure: asyncio.Future[None] = self._loop.create_future()
-        self._drained: asyncio.Future[None] = (
-            self._loop.create_future()
-        )  # set once nothing is left to say, after `stop`
+        self._drained: asyncio.Future[None] = self._loop.create_future()  # nothing is left to say, after `stop`
         self._stopping = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
-        self._principal: str | None = None
         self.session = Session(
             policy,
             pool.capabilities,
             session_id=secrets.token_urlsafe(12),
             token=secrets.token_urlsafe(24),
-            now=self._started,
+            now=now,
         )
+        self._summary = Summary(self.session, metrics, pool.capabilities.name, "websocket")
         self._renderer = Renderer(self.session, pool, self._progress)
 
     async def run(self) -> None:
         """Serve the client until it leaves, breaks the protocol, or the server stops."""
-        self._schedule()
-        tasks = [
-            asyncio.ensure_future(work) for work in (self._read(), self._write(), self._renderer.run(), self._failure)
-        ]
         outcome = "closed"
         try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
+            with self._sessions.member(self):
+                await self._work()
         except ConnectionClosed:
             pass  # the client left
+        except _Full:
+            outcome = "busy"
+            await say_busy(self._connection, FULL_RETRY_MS)
         except ProtocolError as error:
             outcome = error.code
             await self._fail(error)
         except Exception as error:  # noqa: BLE001  # whatever it is, the client must hear that it is over
             outcome = ErrorCode.INTERNAL
-            internal = ProtocolError(ErrorCode.INTERNAL, "the server failed; its log has the cause")
-            internal.__cause__ = error
-            await self._fail(internal)
+            await self._fail(internal_error(error))
+        finally:
+            if self._admitted:
+                self._sessions.release()
+            self._summary.ended(outcome)
+
+    async def _work(self) -> None:
+        """Read, render and write. When it raises, all of that has ended: nothing is sent any more."""
+        self._schedule()
+        tasks = [
+            asyncio.ensure_future(work) for work in (self._read(), self._write(), self._renderer.run(), self._failure)
+        ]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
         finally:
             if self._timer is not None:
                 self._timer.cancel()
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            self._summarise(outcome)
+            self._nothing_left()
 
     async def stop(self, deadline_ms: int) -> None:
         """Tell the client to go, give it until the deadline to finish, then close. Bounded also where it does not
@@ -111,17 +122,29 @@ class WebSocketSession:
             if isinstance(data, bytes):
                 raise ProtocolError(ErrorCode.BINARY, "clients send JSON text messages, never binary ones")
             message = decode_client(data)
-            if isinstance(message, c.Open | c.Resume) and self._principal is None:
-                self._principal = self._authenticate(message.api_key)
-                if self._principal is None:
-                    raise ProtocolError(
-                        ErrorCode.UNAUTHORIZED,
-                        "an API key is needed: header `Authorization: Bearer KEY`, or `api_key` in `open`",
-                        f"{message.type}.api_key",
-                    )
+            if isinstance(message, c.Open | c.Resume):
+                self._let_in(message)
             self.session.receive(message, self._loop.time())
             self._progress()
             self._renderer.wake()
+            while self.session.answers_full:  # it sends and does not read: TCP makes it wait
+                self._answered.clear()
+                await self._answered.wait()
+
+    def _let_in(self, message: c.Open | c.Resume) -> None:
+        """Check the key, and give the session a place only then: who has no key must not keep others out."""
+        if self._summary.principal is None:
+            self._summary.principal = self._authenticate(message.api_key)
+        if self._summary.principal is None:
+            raise ProtocolError(
+                ErrorCode.UNAUTHORIZED,
+                "an API key is needed: header `Authorization: Bearer KEY`, or `api_key` in `open`",
+                f"{message.type}.api_key",
+            )
+        if isinstance(message, c.Open) and not self._admitted:
+            self._admitted = self._sessions.admit()
+            if not self._admitted:
+                raise _Full
 
     async def _write(self) -> None:
         send = self._connection.send
@@ -133,11 +156,15 @@ class WebSocketSession:
                 await self._writable.wait()
             else:
                 await send(data)
+                self._answered.set()
                 self._renderer.wake()
-                if (seconds := self.session.pop_first_audio()) is not None:
-                    self._first_audio.observe(seconds)
-            if self._stopping and not self._drained.done() and not self.session.unfinished:
-                self._drained.set_result(None)
+                self._summary.sent()
+            if self._stopping and not self.session.unfinished:
+                self._nothing_left()
+
+    def _nothing_left(self) -> None:
+        if not self._drained.done():
+            self._drained.set_result(None)
 
     def _progress(self) -> None:
         self._writable.set()
@@ -165,11 +192,7 @@ class WebSocketSession:
 
     async def _fail(self, error: ProtocolError) -> None:
         """Say what was wrong, then close."""
-        self._metrics.errors.labels(code=error.code).inc()
-        if error.code in (ErrorCode.ENGINE_FAILED, ErrorCode.INTERNAL):
-            log.error("session failed", session=self.session.id, code=error.code, reason=error.message, exc_info=error)
-        else:
-            log.info("client error", session=self.session.id, code=error.code, field=error.field, reason=error.message)
+        self._summary.failed(error)
         message = s.Error(error.code, error.message[:4_000], error.field, error.retryable)
         try:
             async with asyncio.timeout(SEND_ERROR_TIMEOUT_S):
@@ -185,21 +208,18 @@ class WebSocketSession:
         except TimeoutError:
             self._connection.transport.abort()
 
-    def _summarise(self, outcome: str) -> None:
-        session = self.session
-        rate = session.config.open.sample_rate if session.config else 1
-        audio_s = session.samples_sent / rate
-        self._metrics.audio_seconds.inc(audio_s)
-        self._metrics.characters.inc(session.chars)
-        self._metrics.sessions_total.labels(outcome=outcome).inc()
-        log.info(
-            "session ended",
-            session=session.id,
-            principal=self._principal,
-            outcome=outcome,
-            utterances=session.utterances,
-            characters=session.chars,
-            audio_s=round(audio_s, 2),
-            first_audio_ms=session.first_audio_ms,
-            duration_s=round(self._loop.time() - self._started, 2),
-        )
+
+class _Full(Exception):
+    """As many sessions as there may be are open."""
+
+
+async def say_busy(connection: ServerConnection, retry_after_ms: int) -> None:
+    """Refuse a client for now. Bounded also where it does not read."""
+    try:
+        async with asyncio.timeout(SEND_ERROR_TIMEOUT_S):
+            await connection.send(encode(s.Busy(retry_after_ms)))
+        await connection.close(CloseCode.TRY_AGAIN, f"busy, retry after {retry_after_ms} ms")
+    except TimeoutError:
+        connection.transport.abort()
+    except ConnectionClosed:
+        pass

@@ -4,14 +4,17 @@ import asyncio
 import io
 import wave
 from http.client import HTTPConnection, HTTPResponse, IncompleteRead
+from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
+import structlog.testing
 
 from protocol import client_messages as c
 from protocol import server_messages as s
 from server.app import Server
+from server.gateway.auth import hash_key
 from tests.support.server import bare_client, running, url_of
 
 TEXT = "你好，世界。Hello there, this is a test."
@@ -108,7 +111,7 @@ async def test_an_engine_that_fails_at_once_is_a_500() -> None:
         status, kind, content = await speak(server, {"text": "坏的。"})
         assert (status, kind) == (500, "application/json")
         assert "scripted" in orjson.loads(content)["error"]["message"]
-        assert server._open == 0
+        assert server.sessions.taken == 0
 
 
 async def test_an_engine_that_fails_half_way_breaks_the_body_off() -> None:
@@ -129,15 +132,89 @@ async def test_readers_who_leave_stop_the_engine() -> None:
         for _ in range(20):
             reader, writer = await asyncio.open_connection("127.0.0.1", server.listener.port)
             body = orjson.dumps({"text": "山高水远天蓝云白。" * 555})
-            writer.write(b"POST /v1/speak HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+            writer.write(b"POST /v1/speak HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
             await reader.readexactly(1_024)
             writer.transport.abort()
         async with asyncio.timeout(5):
-            while server._open:
+            while server.sessions.taken:
                 await asyncio.sleep(0.02)
         start = loop.time()
         await speak(server, {"text": "你好。"})
         assert loop.time() - start < 2 * alone + 0.2
+
+
+async def start_and_leave(server: Server, text: str) -> None:
+    """Send a request, and close the connection before there is an answer."""
+    assert server.listener is not None
+    _, writer = await asyncio.open_connection("127.0.0.1", server.listener.port)
+    body = orjson.dumps({"text": text})
+    writer.write(b"POST /v1/speak HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+    async with asyncio.timeout(5):
+        while not server.sessions.taken:
+            await asyncio.sleep(0.01)
+    writer.close()
+
+
+async def test_who_leaves_before_the_first_sound_is_noticed_at_once() -> None:
+    script = [{"match": "慢", "at": 0, "action": "stall", "ms": 2_000}]
+    async with running(engine_options={"script": script}) as server:
+        with structlog.testing.capture_logs() as logs:
+            await start_and_leave(server, "慢慢。")
+            async with asyncio.timeout(1):
+                while server.sessions.taken:
+                    await asyncio.sleep(0.01)
+        assert [line["outcome"] for line in logs if line["event"] == "session ended"] == ["left"]
+
+
+async def test_a_request_is_a_session_in_logs_and_metrics(tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text(f"ann {hash_key('secret')}\n")
+    async with running(keys=keys) as server:
+        with structlog.testing.capture_logs() as logs:
+            _, _, body = await speak(server, {"text": TEXT}, headers={"Authorization": "Bearer secret"})
+        metrics = server.metrics.render().decode()
+    (line,) = [line for line in logs if line["event"] == "session ended"]
+    seconds = (len(body) - 44) / 2 / 24_000
+    assert (line["principal"], line["outcome"], line["transport"]) == ("ann", "closed", "http")
+    assert (line["characters"], line["utterances"], line["audio_s"]) == (len(TEXT), 1, round(seconds, 2))
+    assert line["first_audio_ms"] > 0
+    assert 'cosystream_sessions_total{outcome="closed"} 1.0' in metrics
+    assert f"cosystream_characters_total {len(TEXT)}.0" in metrics
+    assert 'cosystream_first_audio_seconds_count{engine="tone"} 1.0' in metrics
+    assert "cosystream_audio_seconds_total 0.0" not in metrics
+    assert "cosystream_sessions_open 0.0" in metrics
+
+
+async def test_errors_are_counted_and_faults_of_our_own_are_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> None:
+        raise RuntimeError("a fault of our own")
+
+    async with running() as server:
+        assert (await speak(server, b"{"))[0] == 400
+        monkeypatch.setattr("server.session.utterance.Utterance.next_work", broken)
+        with structlog.testing.capture_logs() as logs:
+            status, _, content = await speak(server, {"text": "你好。"})
+        metrics = server.metrics.render().decode()
+    assert (status, orjson.loads(content)["error"]["code"]) == (500, "internal")
+    assert b"fault" not in content
+    assert [line["code"] for line in logs if line["log_level"] == "error"] == ["internal"]
+    for code in ("bad_json", "internal"):
+        assert f'cosystream_errors_total{{code="{code}"}} 1.0' in metrics
+
+
+async def test_a_stopping_server_finishes_what_it_speaks() -> None:
+    async with running(engine_options={"step_delay_ms": 100}, drain_timeout_s=20) as server:
+        speaking = asyncio.ensure_future(speak(server, {"text": "你好，世界。" * 5}))
+        async with asyncio.timeout(5):
+            while not server.sessions.taken:
+                await asyncio.sleep(0.01)
+        loop = asyncio.get_running_loop()
+        start = loop.time()
+        await server.stop()
+        assert 1.5 < loop.time() - start < 15
+        status, _, body = await speaking  # IncompleteRead where it was cut off
+    assert status == 200
+    assert len(body) > 3 * 48_000
 
 
 async def test_too_many_sessions_is_a_503() -> None:

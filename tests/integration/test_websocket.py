@@ -3,6 +3,8 @@
 import asyncio
 import gc
 import json
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -15,9 +17,12 @@ from websockets.exceptions import ConnectionClosed
 from protocol import client_messages as c
 from protocol import limits
 from protocol import server_messages as s
+from protocol.codec import encode
 from protocol.errors import ERRORS, ErrorCode
 from protocol.frames import FrameFlag, unpack_packets
 from protocol.media.opus import OpusDecoder, trim
+from server.app import Server
+from server.gateway.websocket import WebSocketSession
 from tests.support.server import BareClient, bare_client, running, running_server, url_of
 
 TEXT = "你好，世界。Hello there, this is a test of 3 words."
@@ -284,7 +289,7 @@ async def test_work_of_clients_who_vanish_is_freed() -> None:
                 await client.until(s.SegmentBegin)
                 socket.transport.abort()
         async with asyncio.timeout(5):
-            while server._open or server.pool is None or server.pool.waiting:
+            while server.sessions.taken or server.pool is None or server.pool.waiting:
                 await asyncio.sleep(0.02)
         async with bare_client(url, open=c.Open()) as client:
             await spoken(client, "你好。")
@@ -350,11 +355,108 @@ async def test_stopping_ends_in_time_although_a_client_does_not_read() -> None:
 
 
 async def test_beyond_max_sessions_the_answer_is_busy() -> None:
-    async with running_server(max_sessions=1) as url, bare_client(url, open=c.Open()), bare_client(url) as second:
-        busy = await second.receive()
-        assert isinstance(busy, s.Busy)
-        assert busy.retry_after_ms > 0
-        assert (await closed(second))[1] == 1013
+    async with running(max_sessions=1) as server:
+        url = url_of(server)
+        async with bare_client(url, open=c.Open()), bare_client(url) as second:
+            await second.send(c.Open())
+            busy = await second.receive()
+            assert isinstance(busy, s.Busy)
+            assert busy.retry_after_ms > 0
+            assert (await closed(second))[1] == 1013
+            assert server.sessions.taken == 1
+        async with asyncio.timeout(5):
+            while server.sessions.taken:
+                await asyncio.sleep(0.01)
+        async with bare_client(url, open=c.Open()):
+            assert b"cosystream_sessions_open 1.0" in server.metrics.render()
+
+
+async def test_who_has_no_key_takes_nobodys_place(tmp_path: Any) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text(f"alice {sha256(b'secret').hexdigest()}\n")
+    async with running_server(keys=keys, max_sessions=1) as url, AsyncExitStack() as stack:
+        strangers = [await stack.enter_async_context(bare_client(url)) for _ in range(4)]
+        await strangers[0].send(c.Open(api_key="wrong"))
+        await strangers[1].send(c.Ping(1))
+        await strangers[1].until(s.Pong)
+        async with bare_client(url, open=c.Open(api_key="secret")) as client:
+            assert (await spoken(client, "你好。")).samples
+
+
+class FakeConnection:
+    """What a session needs of a connection: `incoming` is read, `send` notes what is sent."""
+
+    def __init__(self, incoming: AsyncIterator[str]) -> None:
+        self.incoming = incoming
+        self.sent: list[str | bytes] = []
+        self.may_send = asyncio.Event()
+        self.may_send.set()
+        self.closed_with: int | None = None
+
+    def __aiter__(self) -> AsyncIterator[str]:
+        return self.incoming
+
+    async def send(self, data: str | bytes) -> None:
+        self.sent.append(data)
+        if isinstance(data, str) and '"error"' in data:
+            await asyncio.sleep(0.05)  # a slow network
+        await self.may_send.wait()
+        await asyncio.sleep(0)
+
+    async def close(self, code: int, reason: str) -> None:
+        self.closed_with = code
+
+
+def session_on(connection: FakeConnection, server: Server) -> WebSocketSession:
+    assert server.pool is not None
+    assert server.policy is not None
+    socket: Any = connection
+    return WebSocketSession(socket, server.pool, server.policy, lambda _: "ann", server.sessions, server.metrics)
+
+
+async def test_a_peer_that_asks_and_does_not_read_is_not_read_either() -> None:
+    taken = 0
+
+    async def pings() -> AsyncIterator[str]:
+        nonlocal taken
+        yield encode(c.Open())
+        for number in range(1_000):
+            taken += 1
+            yield encode(c.Ping(number))
+        await asyncio.Event().wait()
+
+    async with running() as server:
+        connection = FakeConnection(pings())
+        connection.may_send.clear()
+        running_session = asyncio.ensure_future(session_on(connection, server).run())
+        await asyncio.sleep(0.1)
+        assert 10 < taken < 100
+        connection.may_send.set()
+        async with asyncio.timeout(5):
+            while len(connection.sent) < 1_001:
+                await asyncio.sleep(0.01)
+        assert taken == 1_000
+        running_session.cancel()
+        await asyncio.gather(running_session, return_exceptions=True)
+
+
+async def test_nothing_follows_an_error() -> None:
+    """Not even the audio that was on its way."""
+
+    async def a_mistake_in_the_middle() -> AsyncIterator[str]:
+        for message in (c.Open(max_lead_ms=None), c.Start(1, 1), c.Text(2, TEXT * 50), c.End(3)):
+            yield encode(message)
+        async with asyncio.timeout(5):
+            while len(connection.sent) < 10:
+                await asyncio.sleep(0)
+        yield "{"
+
+    async with running() as server:
+        connection = FakeConnection(a_mistake_in_the_middle())
+        await session_on(connection, server).run()
+    assert any(isinstance(data, bytes) for data in connection.sent)
+    assert "bad_json" in str(connection.sent[-1])
+    assert connection.closed_with == 1007
 
 
 async def test_keys(tmp_path: Any) -> None:
