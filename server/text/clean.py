@@ -28,7 +28,7 @@ _PLAIN = re.compile(rf"[A-Za-z0-9 ,.?!'，。？！、：；{HANZI_CLASS}]*")
 
 # Whole lines and their beginnings. `^` is also the start of a segment, which need not start a line: harmless for these.
 _FENCE = re.compile(r"^[ \t]*(?:```|~~~).*$", re.MULTILINE)
-_RULE = re.compile(r"^[ \t]*(?:(?:[-*_=][ \t]*){3,}|\|?[ \t]*:?-{2,}:?[ \t]*(?:\|[ \t:|-]*)?)$", re.MULTILINE)
+_RULE = re.compile(r"^[ \t]*+(?:(?:[-*_=][ \t]*+){3,}+|\|?[ \t]*+:?-{2,}+:?[ \t]*+(?:\|[ \t:|-]*+)?)$", re.MULTILINE)
 _LINE_START = re.compile(
     r"^[ \t]*(?:>[ \t]?)*[ \t]*(?:#{1,6}(?=[ \t])|[-*+•◦▪‣●○■□](?=[ \t]))?[ \t]*(?:\[[ xX]\](?=[ \t]))?", re.MULTILINE
 )
@@ -187,6 +187,5 @@ def _mark_inline(text: str, replaced: dict[int, tuple[int, str]]) -> None:
 
 def _is_product(text: str, at: int) -> bool:
     """3*4, 2 * 3, a * b; not *emphasis*."""
-    before, after = text[:at], text[at + 1 :]
-    spaced = before.endswith(" ") and after.startswith(" ")
-    return spaced or (before[-1:].isdecimal() and after[:1].isdecimal())
+    before, after = text[at - 1 : at], text[at + 1 : at + 2]
+    return before == after == " " or (before.isdecimal() and after.isdecimal())

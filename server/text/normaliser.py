@@ -7,13 +7,13 @@ grammar. Pure and deterministic: the same cut and lexicon always give the same t
 
 import re
 from collections.abc import Mapping
-from functools import lru_cache
 
 from server.text import measures, read_en
 from server.text.abbreviations import expand_abbreviation
 from server.text.characters import HANZI_CLASS
 from server.text.clean import CleanText, clean
 from server.text.latin import to_latin
+from server.text.lexicon import indexed
 from server.text.readings import read_shape
 from server.text.shapes import SHAPE
 from server.text.symbols import read_symbol
@@ -50,26 +50,30 @@ _MARKS = {
 }
 _MARK_RANK = {",": 1, "、": 0, ":": 2, ";": 2, "—": 2, "…": 3, ".": 4, "!": 5, "?": 6}
 _CONTEXT = 24  # code points on either side that a rule may look at
+_MAX_TOLD = 2000  # characters that a lexicon may put into one cut, so that no text becomes hours of speech
 
 
 def normalise(cut: Cut, *, lexicon: Mapping[str, str] | None = None) -> tuple[Token, ...]:
     """The tokens of a cut; () when it says nothing. Never raises, whatever the text holds.
 
     `lexicon`: written form -> what to read instead ("CosyVoice": "cozy voice"), before any other rule; the longest
-    form wins, and Latin forms match whole words only. Token spans are positions in the utterance, within the cut, never
-    going back.
+    form wins, and Latin forms match whole words only. It must not change afterwards. Token spans are positions in the
+    utterance, within the cut, never going back.
     """
     source = clean(cut.text)
     tokens = _Tokens(source, cut.start)
-    patterns = _lexicon_pattern(tuple(sorted(lexicon))) if lexicon else None
+    words = indexed(lexicon) if lexicon else None
+    told = 0
     at = 0
     text = source.text
     while at < len(text):
-        entry = patterns.match(text, at) if patterns is not None else None
-        if entry is not None and lexicon is not None and entry.end() > at:
-            for told in _read_entry(lexicon[entry.group()], cut.language):
-                tokens.say(told, entry.start(), entry.end())
-            at = entry.end()
+        form = words.find(text, at) if words is not None and told < _MAX_TOLD else None
+        if form is not None and words is not None:
+            instead = words.reading(form)
+            told += len(instead)
+            for words_told in _read_entry(instead, cut.language):
+                tokens.say(words_told, at, at + len(form))
+            at += len(form)
             continue
         match = SHAPE.match(text, at)
         if match is None or match.end() == at:
@@ -86,16 +90,6 @@ def warm_up() -> None:
     measures.load()
     for language, text in (("zh", "3kg的苹果，你好"), ("en", "Hello, 3 kg of apples")):
         normalise(Cut(0, len(text), text, Boundary.CLAUSE, CutCause.END, "zh" if language == "zh" else "en"))
-
-
-@lru_cache(maxsize=64)
-def _lexicon_pattern(words: tuple[str, ...]) -> re.Pattern[str] | None:
-    forms = []
-    for word in sorted((w for w in words if w.strip()), key=len, reverse=True):
-        start = r"(?<![A-Za-z0-9])" if re.match(r"[A-Za-z0-9]", word) else ""
-        end = r"(?![A-Za-z0-9])" if re.search(r"[A-Za-z0-9]\Z", word) else ""
-        forms.append(start + re.escape(word) + end)
-    return re.compile("|".join(forms)) if forms else None
 
 
 def _read_entry(reading: str, language: Language) -> list[str]:
@@ -179,11 +173,12 @@ _LETTER_AFTER = re.compile(rf"[^A-Za-z{HANZI_CLASS}]{{0,12}}([A-Za-z]|[{HANZI_CL
 
 def _language_around(match: re.Match[str], language: Language) -> Language:
     """The cut's language, unless the nearest letters on both sides are of the other one."""
-    before = _LETTER_BEFORE.search(match.string, max(0, match.start() - _CONTEXT), match.start())
-    after = _LETTER_AFTER.match(match.string, match.end())
+    text, start, end = match.string, match.start(), match.end()
+    before = _LETTER_BEFORE.search(text, max(0, start - _CONTEXT), start)
+    after = _LETTER_AFTER.match(text, end)
     if before is None or after is None:
         return language
     sides = {"en" if side.group(1).isascii() else "zh" for side in (before, after)}
-    if sides == {"en"} and _STANDS_APART_BEFORE.search(match.string[: match.start()]):
-        return "en" if match.string[match.end() :][:1] == " " else language
+    if sides == {"en"} and _STANDS_APART_BEFORE.match(text, max(0, start - 2), start):
+        return "en" if text[end : end + 1] == " " else language
     return "zh" if sides == {"zh"} else language

@@ -27,7 +27,7 @@ _MONTH_DAY = re.compile(
     r"\b(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sept?|Oct|Nov|Dec)[a-z]{0,6}\.?\s+\d{1,2}(?:st|nd|rd|th)?\Z"
 )
 _YEAR_FOLLOWS = re.compile(r"\s?\d")
-
+_DATE_LENGTH = 32  # code points within which a month's name and its day are looked for
 
 _WRAPPED_LINE = 40  # a line break after so many code points may be a mere wrap
 _SLACK = 0.125  # how far a segment may pass its budget when its end is near: 2 of 16 Hanzi
@@ -40,7 +40,7 @@ _URL_TOKENS = 16  # a URL is read shortened
 _LONGEST_CHARACTER = 64  # code points looked back over to keep an emoji sequence whole
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Place:
     """A place where the segment may be cut: `at` is in the window; tokens and size count what is before it."""
 
@@ -48,7 +48,7 @@ class _Place:
     tokens: int
     size: float
     line_start: int  # of the line it is in, to go back to
-    rating: Break | None  # None: rated when a cut is needed, from the units around it
+    rating: Break | None  # None: not rated yet; done when a cut is needed, from the units around it
     before: Unit
     after: Unit
 
@@ -250,7 +250,8 @@ class Segmenter:
         if not self._speaks:
             self._advance(unit)
             return None
-        if self._text[unit.start] == "," and _MONTH_DAY.search(self._text, 0, unit.start):
+        date_start = max(0, unit.start - _DATE_LENGTH)
+        if self._text[unit.start] == "," and _MONTH_DAY.search(self._text, date_start, unit.start):
             if cause is None and self._text[unit.end : end] in ("", " "):
                 return _UNCERTAIN
             if _YEAR_FOLLOWS.match(self._text, unit.end, end):
@@ -282,7 +283,7 @@ class Segmenter:
                 if full or not (unit.end < end and self._text[unit.end] in _MARKS):
                     return self._cut_inside(unit, end, budget)
             ahead = 1 if unit.kind is Kind.HANZI else _NEXT_WORD
-            if unit.end + ahead > self._deadline and (cut := self._cut_in_time(unit, end)) is not None:
+            if unit.end + ahead > self._deadline and (cut := self._cut_in_time(unit)) is not None:
                 return cut
         if self._before is not None and self._before.kind < Kind.WEAK_MARK:
             self._places.append(self._place_before(unit, self._before))
@@ -324,25 +325,28 @@ class Segmenter:
             return self._cut(at, Boundary.WORD, CutCause.LENGTH)
         return self._cut_at(best, rating)
 
-    def _cut_in_time(self, unit: Unit, end: int) -> Cut | None:
+    def _cut_in_time(self, unit: Unit) -> Cut | None:
         """The sound so far ends soon: end the segment before `unit` or earlier, if there is a fair place."""
-        here = self._place_before(unit, self._before or unit)
-        self._places.append(here)
-        best, rating = self._best_place(end, self._size)
+        self._places.append(self._place_before(unit, self._before or unit))
+        best, rating = self._best_place(unit.end, self._size)  # what follows may not have arrived, so it must not count
         if best is not None and (rating >= Break.FAIR or unit.end > self._deadline):
             return self._cut_at(best, rating)
-        self._places.remove(here)
+        self._places.pop()
         return None
 
     def _best_place(self, end: int, budget: float) -> tuple[_Place | None, Break]:
-        """The best place so far and how good it is: a large segment counts before a good place, that before a late."""
+        """The best place so far and how good it is: a large segment counts before a good place, that before a late.
+
+        A rating never changes once the character after the place's next one is known, so it is kept.
+        """
         text = self._text[:end]
         best, best_rank = None, (False, Break.NONE, 0)
         for place in self._places:
             large = place.size >= _LEAST_SHARE * budget or place.tokens >= _LEAST_SHARE * self._limits.max_tokens
-            rating = place.rating if place.rating is not None else rate_break(text, place.before, place.after)
-            rank = (large, rating, place.at)
-            if place.tokens and rating is not Break.NONE and rank > best_rank:
+            if place.rating is None:
+                place.rating = rate_break(text, place.before, place.after)
+            rank = (large, place.rating, place.at)
+            if place.tokens and place.rating is not Break.NONE and rank > best_rank:
                 best, best_rank = place, rank
         return best, best_rank[1]
 

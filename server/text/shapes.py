@@ -38,7 +38,7 @@ SHAPES: dict[str, str] = {
     "hanzi": f"[{HANZI_CLASS}]+",
     "space": r"\s+",
     "url": rf"(?:(?:https?|ftp|wss?|file)://|www\.){_URL_CHAR}*(?![.,;:!?'\")\]}}*_~]){_URL_CHAR}",
-    "email": rf"[A-Za-z0-9][A-Za-z0-9._%+-]{0, 63}@{_HOST}(?:\.{_HOST})+",
+    "email": rf"[A-Za-z0-9][A-Za-z0-9._%+-]{{0,63}}@{_HOST}(?:\.{_HOST})+",
     "host": rf"(?:{_HOST}\.)+{TLD}(?::\d{{2,5}})?(?:/{_URL_CHAR}*[A-Za-z0-9/_-])?(?![A-Za-z0-9_-]|\.[A-Za-z0-9_])",
     "date_ymd": r"(?<![\d.])(?:1\d|20)\d\d(?:-\d{1,2}-\d{1,2}|/\d{1,2}/\d{1,2}|\.\d{1,2}\.\d{1,2})(?![\d./-]\d|\d)",
     "date_mdy": r"(?<![\d./])\d{1,2}/\d{1,2}/(?:(?:1\d|20)\d\d|\d\d)(?![\d/])",
@@ -76,7 +76,7 @@ SHAPES: dict[str, str] = {
     "numero": r"(?<![A-Za-z])(?:No|Nos|Fig|Vol|Ch|Sec|Ver)\.\s?\d+(?![A-Za-z0-9_])",
     "code": (
         r"(?:[A-Za-z]+(?:[-_.][A-Za-z]+)*[-_]?\d+|\d+(?:\.\d+)?[A-Za-z])(?:[-_.]?[A-Za-z0-9])*(?:\+|(?=[^A-Za-z0-9]|\Z))"
-        r"|(?=[0-9_.]*[A-Za-z])[A-Za-z0-9]+(?:[_.][A-Za-z0-9]+)+\+?"
+        r"|(?=[0-9_.]{0,32}[A-Za-z])[A-Za-z0-9]+(?:[_.][A-Za-z0-9]+)+\+?"
     ),
     "number": rf"{SIGN}(?:{NUMBER}|(?<![A-Za-z0-9_.])\.\d+)",
     "abbreviation": r"(?<![A-Za-z])[A-Za-z]{1,7}\.(?![A-Za-z0-9_.])",

@@ -273,7 +273,7 @@ def test_no_text_after_the_end() -> None:
 
 FRAGMENTS = (
     "你好 今天天气 的 了 ， 。 ！ ？ 、 ： ； …… — “ ” （ ） . , : ; ! ? - ' \" ( ) / Hello world Dr etc U.S. e.g 1 23"
-    " 2025 3.14 1,000 12:30 http:// www. a.b @ & &amp; <b> < $ % _ * ** # ` | \\ é １ ． 年 月 第 March 14th 🇨🇳"
+    " 因为 所以 但是 2025 3.14 1,000 12:30 http:// www. a.b @ & &amp; <b> < $ % _ * ** # ` | \\ é １ ． 年 月 第 March 14th 🇨🇳"
 )
 OTHERS = ["👨\u200d👩\u200d👧", " ", "  ", "\n", "\r\n", "\t", "\u200d", "\u0301"]
 TEXT = st.lists(st.sampled_from([*FRAGMENTS.split(), *OTHERS]), max_size=60).map("".join) | st.text(max_size=80)
@@ -282,9 +282,10 @@ TEXT = st.lists(st.sampled_from([*FRAGMENTS.split(), *OTHERS]), max_size=60).map
 @settings(max_examples=400, deadline=None)
 @given(text=TEXT, data=st.data())
 @example(text="1,000.50 and a.b.c/d?e", data=None)
+@example(text="走 , 3.5anbanana着因为所以 所以如果a喝山水。", data=None)  # cut in time, before what is not there yet
 def test_cuts_do_not_depend_on_the_parting_into_messages(text: str, data: st.DataObject | None) -> None:
     whole = cut_up([text])
-    assert cut_up(text) == whole
+    assert cut_up(text) == whole  # one character at a time
     if data is not None:
         marks = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=5)))
         parts = [text[a:b] for a, b in zip([0, *marks], [*marks, len(text)], strict=True)]
