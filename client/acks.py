@@ -28,6 +28,7 @@ class AckSchedule:
         self._queue_bytes = queue_bytes
         self._ack_bytes = ack_bytes
         self._arrived = self._taken = self._acked = 0  # cost of everything that arrived, was consumed, was acked
+        self._end = (0, 0)  # utterance and sample: how far audio has come
         self._held: deque[Position] = deque()  # arrived and not ackable yet; the server's window bounds it
 
     @property
@@ -36,14 +37,23 @@ class AckSchedule:
         return self._arrived > self._acked
 
     @property
+    def holds_back(self) -> bool:
+        """The consumer is so far behind that audio which is here is not acked: the server may have to wait for it."""
+        return bool(self._held)
+
+    @property
     def timer(self) -> float:
         """When the timer's ack is due."""
         return self.last + ACK_TIMER_S
 
     def arrived(self, utterance: int, sample: int, cost: int) -> None:
-        """Audio up to `sample` is here and waits for its consumer, who will report `cost` bytes."""
+        """Audio up to `sample` is here and waits for its consumer, who will report `cost` bytes.
+
+        The end of an utterance that was cancelled may come after audio of the next: acks never go back for it.
+        """
         self._arrived += cost
-        position = Position(utterance, sample, self._arrived)
+        self._end = max(self._end, (utterance, sample))
+        position = Position(*self._end, self._arrived)
         if self._held or position.cost - self._taken > self._queue_bytes:
             self._held.append(position)
         else:

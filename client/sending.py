@@ -15,7 +15,8 @@ SILENCE_CHARS: Final = 1  # what a `silence` takes of the window (docs/protocol.
 class SendWindow:
     """Numbers messages from 1 and counts how much text may still be sent.
 
-    `room`: characters; a silence takes one. `unacked`: messages that the server has not confirmed, oldest first; a resume sends them again.
+    `room`: characters; a silence takes one. `unacked`: messages that the server has not confirmed, oldest first; a
+    resume sends them again.
     """
 
     def __init__(self, window_chars: int) -> None:

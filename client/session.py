@@ -6,7 +6,7 @@ here knows of sockets, tasks or clocks, so a test can play any schedule at once.
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from client.acks import AckSchedule
@@ -16,6 +16,8 @@ from client.items import Audio, Item, audio_item
 from client.sending import SendWindow
 from client.statistics import UtteranceStatistics
 from client.timeline import Timeline
+from client.tracking import Tracked
+from client.watchdog import LATE_TICK_S, Watchdog
 from protocol import limits
 from protocol import server_messages as s
 from protocol.client_messages import Ack, Cancel, End, Flush, Numbered, Pause, Ping, Silence, Start, Text, Unpause
@@ -25,23 +27,8 @@ from protocol.frames import AudioFrame
 SOFT_FLUSH_S: Final = 0.4  # a writer who pauses this long has probably finished a sentence (docs/protocol.md, "Text")
 QUEUE_BYTES: Final = 1_048_576  # held for slow consumers, per session, before acks stop; 22 s of 24 kHz PCM
 EVENT_COST: Final = 256  # bytes one event counts for in that queue
-WATCHDOG_S: Final = 1.2  # the server speaks at least every 0.5 s while an utterance is unfinished ...
-MESSAGE_TIME_S: Final = 0.25  # ... and one message takes at most this long on the measured link
-LATE_TICK_S: Final = 0.25  # a tick this late means that this process slept, not the server
 MAX_FRAME_S: Final = limits.MAX_SILENCE_MS // 1_000  # no frame is longer than the longest silence
 REMEMBERED: Final = 64  # finished utterances whose consumers may still report
-
-
-@dataclass(slots=True)
-class _Utterance:
-    number: int
-    timeline: Timeline
-    statistics: UtteranceStatistics
-    cancelled: bool = False  # `cancel` was sent: late audio is dropped
-    consumed_sample: int = 0
-    played_sample: int | None = None  # as its player reports; None: what was consumed counts as played
-    buffered_ms: int | None = None
-    stalls: int = 0
 
 
 class SessionState:
@@ -59,16 +46,19 @@ class SessionState:
         self.going_away: s.GoAway | None = None
         self.failure: ClientError | None = None
         self._last_event = 0
-        self._live: dict[int, _Utterance] = {}  # started and not finished, in order
-        self._finished: deque[_Utterance] = deque(maxlen=REMEMBERED)
+        self._live: dict[int, Tracked] = {}  # started and not finished, in order
+        self._finished: deque[Tracked] = deque(maxlen=REMEMBERED)
         self._newest = 0  # highest utterance number started
         unacked_bytes = _positive(bounds, "unacked_bytes", limits.MAX_UNACKED_BYTES)
         self._acks = AckSchedule(queue_bytes, now, min(limits.ACK_BYTES, unacked_bytes // 4))
-        self._last_heard = now
+        self._watchdog = Watchdog(now, rtt_s)
         self._last_sent = now
+        self._paused = False
         self._last_input: float | None = None  # when text came that no flush followed
-        self._patience = max(WATCHDOG_S, 3 * MESSAGE_TIME_S + rtt_s)
-        self._follows_play = opened.config.get("max_lead_ms") is not None
+        lead_ms = opened.config.get("max_lead_ms")
+        self._max_lead = (
+            None if lead_ms is None else _positive(opened.config, "max_lead_ms", 0) * self.sample_rate // 1_000
+        )
         self._keep_alive = _positive(bounds, "idle_timeout_ms", 60_000) / 3_000
 
     # ---- sending ----
@@ -82,9 +72,9 @@ class SessionState:
         """Begins the next utterance; `seq` and `utterance` of the message are filled in."""
         self._newest = number = self._newest + 1
         if not self._live:
-            self._last_heard = now
+            self._watchdog.begin(now)
         statistics = UtteranceStatistics(self.sample_rate, self.pre_skip, now)
-        self._live[number] = _Utterance(number, Timeline(number, self.pre_skip), statistics)
+        self._live[number] = Tracked(number, Timeline(number, self.pre_skip), statistics, self.pre_skip)
         return self._numbered(replace(message, utterance=number), now)
 
     def text(self, text: str, now: float) -> Send:
@@ -105,32 +95,52 @@ class SessionState:
 
     def end(self, now: float) -> Send:
         """No more text for the newest utterance."""
+        if (utterance := self._live.get(self._newest)) is not None:
+            utterance.ended = True
         return self._numbered(End(0), now)
 
-    def cancel(self, utterance: int, played_sample: int | None, now: float) -> Send:
-        """Stop an utterance. From here on no audio of it is delivered."""
-        if (live := self._live.get(utterance)) is not None:
-            live.cancelled = True
+    def cancel(self, utterance: int, played_sample: int | None, now: float) -> list[Effect]:
+        """Stop an utterance. From here on no audio of it is delivered; `Finished` follows once the server confirms.
+
+        `played_sample` None: as far as its player told, or its consumer took it. Without effects there is nothing to
+        stop. One that is complete here but still being played is live again: the server too holds it unfinished.
+        """
+        entry = self._find(utterance)
+        if entry is None or entry.cancelled:
+            return []
+        if utterance not in self._live:
+            if self._max_lead is None or entry.heard_all:
+                return []
+            self._finished.remove(entry)
+            if not self._live:
+                self._watchdog.begin(now)
+            self._live[utterance] = entry
+        entry.cancelled = True
         pending = self._last_input if utterance != self._newest else None
-        send = self._numbered(Cancel(0, utterance, played_sample), now)
+        played = entry.played if played_sample is None else played_sample
+        send = self._numbered(Cancel(0, utterance, played), now)
         self._last_input = pending
-        return send
+        return [send]
 
     def pause(self, paused: bool, now: float) -> Send:
         """Stop or go on sending audio."""
+        self._paused = paused
         return self._numbered(Pause(0) if paused else Unpause(0), now)
 
     def _numbered(self, message: Numbered, now: float) -> Send:
         if not isinstance(message, Pause | Unpause):
             self._last_input = None
         self._last_sent = now
+        self._watchdog.step(now)
         return Send(self.window.number(message))
 
     # ---- receiving ----
 
     def feed_message(self, message: s.ServerMessage, now: float) -> list[Effect]:
         """Takes one message of the server."""
-        self._last_heard = now
+        self._watchdog.heard(now)
+        if not isinstance(message, s.Heartbeat | s.Pong):
+            self._watchdog.step(now)
         try:
             return self._take(message, now)
         except ClientError as error:
@@ -138,7 +148,8 @@ class SessionState:
 
     def feed_frame(self, frame: AudioFrame, now: float) -> list[Effect]:
         """Takes one audio frame."""
-        self._last_heard = now
+        self._watchdog.heard(now)
+        self._watchdog.step(now)
         try:
             return self._take_audio(frame, now)
         except ClientError as error:
@@ -164,14 +175,17 @@ class SessionState:
         """The consumer took an item of this cost: audio up to `end_sample`, or an event (0)."""
         if end_sample and (entry := self._find(utterance)) is not None:
             entry.consumed_sample = max(entry.consumed_sample, end_sample)
+        self._watchdog.step(now)
         return [self._ack(now)] if self._acks.taken(cost) else []
 
     def played(self, utterance: int, sample: int, buffered_ms: int, stalls: int, now: float) -> list[Effect]:
         """What a player reports, in samples of the utterance's timeline; the next ack carries it, the last at once."""
         if (entry := self._find(utterance)) is None or self.failure is not None:
             return []
-        entry.played_sample, entry.buffered_ms, entry.stalls = sample, buffered_ms, stalls
-        return [self._ack(now)] if self._heard_all(entry) else []
+        if sample != entry.player_sample:
+            self._watchdog.step(now)
+        entry.player_sample, entry.buffered_ms, entry.stalls = sample, buffered_ms, stalls
+        return [self._ack(now)] if entry.heard_all else []
 
     # ---- time ----
 
@@ -181,7 +195,7 @@ class SessionState:
             return None
         due = self._last_sent + self._keep_alive
         if self._live:
-            due = min(due, self._last_heard + self._patience)
+            due = min(due, self._watchdog.deadline(awaits_speech=self._awaits_speech))
         if self._wants_acks:
             due = min(due, self._acks.timer)
         if self._last_input is not None:
@@ -193,12 +207,9 @@ class SessionState:
         if self.failure is not None:
             return []
         if now - due > LATE_TICK_S:
-            self._last_heard = max(self._last_heard, now - self._patience / 2)  # messages may wait unread
-        if self._live and now >= self._last_heard + self._patience:
-            silent = now - self._last_heard
-            return self._fail(
-                ServerLost(f"nothing came from the server for {silent:.1f} s: it hangs or the network is down")
-            )
+            self._watchdog.slept(now)
+        if self._live and (lost := self._watchdog.verdict(now, awaits_speech=self._awaits_speech)) is not None:
+            return self._fail(lost)
         effects: list[Effect] = []
         if self._last_input is not None and now >= self._last_input + SOFT_FLUSH_S:
             effects.append(self.flush(now, soft=True))
@@ -213,10 +224,23 @@ class SessionState:
     def _wants_acks(self) -> bool:
         if self._live or self._acks.owed:
             return True
-        if not self._follows_play or not self._finished:
+        if self._max_lead is None or not self._finished:
             return False
         last = self._finished[-1]  # the server wants to know until all of it was heard
-        return not (last.cancelled or self._heard_all(last))
+        return not (last.cancelled or last.heard_all)
+
+    @property
+    def _awaits_speech(self) -> bool:
+        """Whether the server has something to say, and nothing here keeps it from it."""
+        if self._paused or self._acks.holds_back:
+            return False
+        first = next((entry for entry in self._live.values() if entry.ended or entry.cancelled), None)
+        if first is None or first.cancelled or self._max_lead is None:
+            return first is not None
+        if self._being_heard(first.number) is not None:
+            return False
+        unheard = first.timeline.next_sample - first.played
+        return 2 * unheard <= self._max_lead  # with more it may wait for the listener
 
     # ---- inside ----
 
@@ -259,6 +283,8 @@ class SessionState:
                 entry.timeline.end(event)
             case s.Done():
                 entry.timeline.done(event)
+                if entry.cancelled and self._max_lead is not None and entry.played < event.samples:
+                    return []  # it crossed the cancel; the server too holds it unheard and goes on with `cancelled`
                 return self._finish(entry, event, event.samples, now)
             case s.Cancelled():
                 entry.cancelled = True
@@ -297,7 +323,7 @@ class SessionState:
             effects.append(self._ack(now))
         return effects
 
-    def _finish(self, entry: _Utterance, event: Item, samples: int, now: float) -> list[Effect]:
+    def _finish(self, entry: Tracked, event: Item, samples: int, now: float) -> list[Effect]:
         assert not isinstance(event, Audio)
         del self._live[entry.number]
         self._finished.append(entry)
@@ -310,36 +336,23 @@ class SessionState:
         self._acks.sent(now)
         self._last_sent = now
         entry, sample = self._find(at.utterance), at.sample
-        if self._follows_play and (heard := self._being_heard(at.utterance)) is not None:
+        if self._max_lead is not None and (heard := self._being_heard(at.utterance)) is not None:
             entry, sample = heard, heard.timeline.next_sample  # the server paces itself by what is played
         if entry is None:
             return Send(Ack(self.generation, next(iter(self._live), at.utterance), 0, event=self._last_event))
-        played = min(self._played(entry), sample)
+        played = min(entry.played, sample)
         ahead_ms = (sample - played) * 1_000 // self.sample_rate
         buffered_ms = ahead_ms if entry.buffered_ms is None else entry.buffered_ms
         return Send(Ack(self.generation, entry.number, sample, played, buffered_ms, entry.stalls, self._last_event))
 
-    def _being_heard(self, before: int) -> _Utterance | None:
+    def _being_heard(self, before: int) -> Tracked | None:
         """The first utterance before this one that was not played to its end."""
         for entry in self._finished:
-            if entry.number < before and not (entry.cancelled or self._heard_all(entry)):
+            if entry.number < before and not (entry.cancelled or entry.heard_all):
                 return entry
         return None
 
-    def _played(self, entry: _Utterance) -> int:
-        """In timeline samples, of Opus too."""
-        if entry.played_sample is not None:
-            return entry.played_sample
-        played = entry.consumed_sample
-        if entry.timeline.is_coded:
-            played = max(0, played - self.pre_skip)
-        return played if entry.statistics.finished is None else min(played, entry.statistics.samples)
-
-    def _heard_all(self, entry: _Utterance) -> bool:
-        """Whether a finished utterance was played to its end."""
-        return entry.statistics.finished is not None and self._played(entry) >= entry.statistics.samples
-
-    def _find(self, utterance: int) -> _Utterance | None:
+    def _find(self, utterance: int) -> Tracked | None:
         entry = self._live.get(utterance)
         return entry or next((old for old in self._finished if old.number == utterance), None)
 

@@ -15,7 +15,7 @@ from client.effects import Deliver, Effect, Failed, Finished, RoomGrew, Send
 from client.errors import ClientError, ServerLost
 from client.handshake import CLOSE_TIMEOUT_S
 from client.items import Audio
-from client.session import SessionState
+from client.session import REMEMBERED, SessionState
 from client.utterance import Utterance
 from protocol import ProtocolError, decode_server, encode
 from protocol.client_messages import Ack, ClientMessage, Start
@@ -33,7 +33,8 @@ class Session:
         self._state = state
         self._decode = decode
         self._loop = asyncio.get_running_loop()
-        self._utterances: dict[int, Utterance] = {}
+        self._utterances: dict[int, Utterance] = {}  # unfinished
+        self._over: deque[Utterance] = deque(maxlen=REMEMBERED)  # finished; the last of them may still be playing
         self._outbox: deque[ClientMessage] = deque()
         self._ack: Ack | None = None  # the newest replaces one not yet sent
         self._wake_writer = asyncio.Event()
@@ -130,9 +131,9 @@ class Session:
                 await utterance.cancel()
 
     async def cancel(self) -> None:
-        """Stops every unfinished utterance."""
-        for utterance in list(self._utterances.values()):
-            await utterance.cancel()
+        """Stops every utterance that is unfinished, or not yet heard to its end."""
+        for utterance in [*self._over, *self._utterances.values()]:
+            utterance.cancel_now()
 
     async def pause(self) -> None:
         """The server sends no audio until `unpause`."""
@@ -181,10 +182,16 @@ class Session:
             if self._takes_text(utterance):
                 self._do([make(monotonic())])
 
-    def _cancel(self, number: int, played_sample: int | None) -> None:
-        if self._state.failure is None:
-            self._do([self._state.cancel(number, played_sample, monotonic())])
+    def _cancel(self, utterance: Utterance, played_sample: int | None) -> bool:
+        """Whether there was something to stop."""
+        if self._state.failure is not None:
+            return not utterance._over
+        effects = self._state.cancel(utterance.number, played_sample, monotonic())
+        if effects:
+            self._utterances[utterance.number] = utterance  # the server confirms, also what was complete already
+            self._do(effects)
             self._changed.set()
+        return bool(effects)
 
     def _consumed(self, number: int, end_sample: int, cost: int) -> None:
         if effects := self._state.consumed(number, end_sample, cost, monotonic()):
@@ -230,7 +237,9 @@ class Session:
                         self._outbox.append(message)
                     self._wake_writer.set()
                 case Finished(number):
-                    self._utterances.pop(number)._close()
+                    utterance = self._utterances.pop(number)
+                    utterance._close()
+                    self._over.append(utterance)
                     self._changed.set()
                 case RoomGrew():
                     self._changed.set()

@@ -60,20 +60,22 @@ class Utterance:
     async def cancel(self, played_sample: int | None = None) -> None:
         """Stop now. `played_sample` is how far the listener heard; `result` then says which text that was.
 
-        No audio is yielded any more; the iteration ends when the server has confirmed.
+        Without it, what `played` told last counts, or what was taken. No audio is yielded any more; the iteration ends
+        when the server has confirmed. An utterance that is complete but still being played can be cancelled too.
         """
         self.cancel_now(played_sample)
 
     def cancel_now(self, played_sample: int | None = None) -> None:
         """The same for callers that cannot await, such as signal handlers."""
-        if self._over:
-            return
+        confirmed = self._session._cancel(self, played_sample)
         self._closed = self._cancelled = True
         self._pending.clear()
-        for item, cost in self._queue:
-            self._session._consumed(self.number, item.end_sample if isinstance(item, Audio) else 0, cost)
-        self._queue.clear()
-        self._session._cancel(self.number, played_sample)
+        dropped = [(item, cost) for item, cost in self._queue if confirmed or isinstance(item, Audio)]
+        self._queue = deque((item, cost) for item, cost in self._queue if not confirmed and not isinstance(item, Audio))
+        for _, cost in dropped:
+            self._session._consumed(self.number, 0, cost)
+        if confirmed:
+            self._over = False
 
     def played(self, sample: int, buffered_ms: int, stalls: int = 0) -> None:
         """A player's report: heard up to `sample`, `buffered_ms` in hand. Without it, what was taken was played."""
@@ -87,10 +89,10 @@ class Utterance:
             if self._pending:
                 return self._pending.popleft()
             while not self._queue:
-                if (error := self._session.failure) is not None:
-                    raise error
                 if self._over:
                     raise StopAsyncIteration
+                if (error := self._session.failure) is not None:
+                    raise error
                 self._ready.clear()
                 await self._ready.wait()
             item, cost = self._queue.popleft()
@@ -102,7 +104,7 @@ class Utterance:
             else:
                 if isinstance(item, Done | Cancelled):
                     self.result = item
-                    if self._decoder is not None and isinstance(item, Done):
+                    if self._decoder is not None and isinstance(item, Done) and not self._cancelled:
                         self._pending.extend(self._decoder.finish(item.samples))
                 self._pending.append(item)
 
@@ -128,6 +130,8 @@ class Utterance:
 
     def _put(self, item: Item, cost: int) -> None:
         self._queue.append((item, cost))
+        if isinstance(item, Cancelled):
+            self.result = item  # also for a program that stopped iterating
         self._ready.set()
 
     def _close(self) -> None:

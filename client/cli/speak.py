@@ -6,7 +6,6 @@ import signal
 import sys
 import time
 from collections.abc import AsyncIterator
-from contextlib import suppress
 from typing import Final
 
 from client.address import stream_url
@@ -170,8 +169,7 @@ class Speaking:
     def _catch_signals(self) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
-            with suppress(NotImplementedError):  # Windows: KeyboardInterrupt instead
-                loop.add_signal_handler(number, self._interrupt, number)
+            loop.add_signal_handler(number, self._interrupt, number)
 
     def _interrupt(self, number: int) -> None:
         """The first signal cancels on the server and ends in order; a second one, or no answer, ends at once."""
@@ -182,12 +180,13 @@ class Speaking:
             return
         self._signal = number
         played = self._device.played_sample if self._device is not None else self._samples
-        if self._utterance.result is not None:
-            self._task.cancel()  # everything is here: only the player still plays
-            return
+        complete = self._utterance.result is not None
         if self._device is not None:
             self._device.silence()
         self._utterance.cancel_now(played)
+        if complete:
+            self._task.cancel()  # everything was here: only the player still played
+            return
         if self._pump is not None:
             self._pump.cancel()
         asyncio.get_running_loop().call_later(CANCEL_TIMEOUT_S, self._task.cancel)

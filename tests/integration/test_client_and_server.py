@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import wave
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import soundfile
@@ -70,6 +71,23 @@ async def test_several_utterances_cancel_and_go_on() -> None:
         assert second is not None
         assert sum([audio.count async for audio in second.audio()]) > 0
         assert isinstance(second.result, s.Done)
+
+
+@pytest.mark.parametrize("format_", ["pcm", "opus"])
+async def test_an_utterance_is_cancelled_while_its_end_is_played(format_: Literal["pcm", "opus"]) -> None:
+    async with running_server() as url, client.connect(url, max_lead_ms=4_000, format=format_) as session:
+        utterance = await session.start()
+        await utterance.write("一二三四五六七八。")
+        await utterance.end()
+        utterance.played(0, 0)
+        words = [word async for event in utterance.events() if isinstance(event, s.Timing) for word in event.words]
+        utterance.played(words[2].end_sample, 100)
+        await utterance.cancel()
+        async with asyncio.timeout(2):
+            while not isinstance(result := utterance.result, s.Cancelled):
+                await asyncio.sleep(0.01)
+        assert result.heard_text_end == words[2].end
+        assert [audio async for audio in session.speak("好。")]
 
 
 async def test_a_queue_of_utterances_is_played_through() -> None:

@@ -4,6 +4,7 @@ import asyncio
 import dataclasses
 import socket
 from collections.abc import AsyncIterator
+from typing import Literal
 
 import pytest
 from websockets.asyncio.server import ServerConnection, serve
@@ -207,6 +208,73 @@ async def test_cancel_says_what_was_heard_and_leaves_the_next_alone() -> None:
         assert server.of(c.Cancel) == [c.Cancel(3, 1, 4_800)]
         await first.cancel()
         assert await spoken(session) == speech_of(0, TEXT)
+
+
+async def test_what_was_dropped_was_not_heard() -> None:
+    async with fake_server(Behaviour(window=1_000)) as server, client.connect(server.url, max_lead_ms=4_000) as session:
+        utterance = await session.start()
+        await utterance.write("x" * 60 + ".")
+        await utterance.flush()
+        async for audio in utterance.audio():
+            if audio.end_sample >= 4_800:
+                break
+        await asyncio.sleep(0.3)  # the rest of it is here, and nobody takes it
+        await session.cancel()
+        assert [type(item) async for item in utterance] == [s.Cancelled]
+        assert [cancel.played_sample for cancel in server.of(c.Cancel)] == [4_800]
+        await asyncio.sleep(0.3)
+        assert max(ack.played_sample for ack in server.of(c.Ack)) == 4_800
+
+
+@pytest.mark.parametrize("still_reading", [True, False])
+async def test_what_is_complete_but_still_playing_can_be_cancelled(still_reading: bool) -> None:
+    async with fake_server() as server, client.connect(server.url, max_lead_ms=4_000) as session:
+        utterance = await session.start()
+        await utterance.write("x" * 20)
+        await utterance.end()
+        utterance.played(0, 0)
+        async for item in utterance:
+            if still_reading and isinstance(item, client.Audio):
+                break
+        await asyncio.sleep(0.2)
+        assert isinstance(utterance.result, s.Done) != still_reading
+        utterance.played(5 * SAMPLES_PER_CHARACTER, 0)
+        await session.cancel()
+        if still_reading:
+            assert [type(item) async for item in utterance] == [s.Cancelled]
+        async with asyncio.timeout(1):
+            while not isinstance(utterance.result, s.Cancelled):
+                await asyncio.sleep(0.01)
+        assert utterance.result.heard_text_end == 5
+        assert server.of(c.Cancel) == [c.Cancel(4, 1, 5 * SAMPLES_PER_CHARACTER)]
+        await session.cancel()
+        assert len(server.of(c.Cancel)) == 1
+
+
+@pytest.mark.parametrize("format_", ["pcm", "opus"])
+async def test_a_cancel_drops_what_lies_here_unread(format_: Literal["pcm", "opus"]) -> None:
+    async with fake_server() as server, client.connect(server.url, format=format_) as session:
+        utterance = await session.start()
+        await utterance.write("x" * 20)
+        await utterance.end()
+        async for _ in utterance.audio():
+            break
+        await asyncio.sleep(0.3)  # everything is here and acked
+        await utterance.cancel()
+        assert not [item async for item in utterance if isinstance(item, client.Audio)]
+        assert isinstance(utterance.result, s.Done)
+        assert not server.of(c.Cancel)
+
+
+async def test_what_is_complete_stays_complete_when_the_session_ends() -> None:
+    async with fake_server() as server:
+        session = await client.connect(server.url)
+        utterance = await session.start()
+        await utterance.write(TEXT)
+        await utterance.end()
+        await asyncio.sleep(0.3)
+        await session.close()
+        assert b"".join([audio.pcm async for audio in utterance.audio()]) == speech_of(0, TEXT)
 
 
 async def test_leaving_early_cancels() -> None:

@@ -87,6 +87,7 @@ class _Utterance:
     segments: int = 0
     ended: bool = False
     cancelled: bool = False
+    done: bool = False
     pieces: list[Any] = field(default_factory=list)
     digests: Any = field(default_factory=hashlib.sha256)
     wire: Any = field(default_factory=hashlib.sha256)
@@ -163,6 +164,7 @@ class FakeSession:
             return
         assert message.seq == self.seq + 1
         self.seq = message.seq
+        unheard: list[_Utterance] = []
         match message:
             case c.Start():
                 self.utterances.append(_Utterance(message.utterance))
@@ -181,12 +183,20 @@ class FakeSession:
                 self.utterances[-1].ended = True
             case c.Cancel() if not self.behaviour.ignore_cancel:
                 for utterance in self.utterances:
-                    if message.utterance in (None, utterance.number):
+                    if message.utterance in (None, utterance.number) and not utterance.cancelled:
+                        unheard.extend([utterance] if utterance.done and not self.heard(utterance) else [])
                         utterance.cancelled = True
             case _:
                 pass
         self.changed.set()
         await self.ack()
+        for utterance in unheard:  # complete, but still being played
+            text_end = (message.played_sample or 0) // SAMPLES_PER_CHARACTER  # type: ignore[union-attr]  # a cancel
+            await self.emit(s.Cancelled(1, utterance.number, utterance.samples, text_end))
+
+    def heard(self, utterance: _Utterance) -> bool:
+        """Whether a finished utterance needs no cancelling any more."""
+        return self.config.max_lead_ms is None or self.played >= (utterance.number, utterance.samples)
 
     async def ack(self) -> None:
         await self.send(s.SeqAck(self.seq, self.behaviour.window - self.unspoken))
@@ -218,6 +228,7 @@ class FakeSession:
             return
         if self.encoder is not None:
             await self.packets(utterance, self.encoder.finish(), FrameFlag.LAST)
+        utterance.done = True
         await self.emit(
             s.Done(
                 1, utterance.number, utterance.samples, utterance.digests.hexdigest(), utterance.wire.hexdigest(),

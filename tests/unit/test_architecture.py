@@ -32,6 +32,8 @@ PURE = (
     "client/session.py",
     "client/statistics.py",
     "client/timeline.py",
+    "client/tracking.py",
+    "client/watchdog.py",
 )
 IMPURE_MODULES = {
     "asyncio", "concurrent", "multiprocessing", "queue", "sched", "select", "selectors", "signal", "socket", "ssl",

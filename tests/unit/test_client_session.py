@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from client.effects import Deliver, Finished, RoomGrew, Send
 from client.errors import Busy, DigestMismatch, ServerError, ServerLost, ServerMisbehaved
 from client.items import Audio
-from client.session import SOFT_FLUSH_S, WATCHDOG_S, SessionState
+from client.session import SOFT_FLUSH_S, SessionState
 from protocol import client_messages as c
 from protocol import limits
 from protocol import server_messages as s
@@ -190,8 +190,8 @@ def test_nothing_of_a_cancelled_utterance_is_delivered() -> None:
     script = Script().speak([100, 50], [40, 120])
     state = started()
     play(state, script.sent[:2])
-    send = state.cancel(1, 17, 0.0)
-    assert send.message == c.Cancel(2, 1, 17)
+    assert state.cancel(1, 17, 0.0) == [Send(c.Cancel(2, 1, 17))]
+    assert state.cancel(1, 17, 0.0) == []
     effects = play(state, script.sent[2:-1])
     assert not [effect for effect in effects if isinstance(effect, Deliver)]
     assert failure_of(effects) is None
@@ -214,6 +214,67 @@ def test_audio_of_an_utterance_never_started_is_an_error(utterance: int) -> None
 
 def test_audio_outside_any_segment_is_an_error() -> None:
     assert isinstance(failure_of(feed(started(), frame(0, samples(10)))), ServerMisbehaved)
+
+
+def test_a_cancel_says_how_far_its_utterance_was_heard() -> None:
+    state = started()
+    state.start(c.Start(0, 1), 0.0)
+    feed(state, s.SegmentBegin(1, 1, 0, 0, 1, 0))
+    feed(state, frame(0, samples(2_400)))
+    state.consumed(1, 960, 1_920, 0.0)
+    assert state.cancel(2, None, 0.0) == [Send(c.Cancel(3, 2, 0))]
+    assert state.cancel(1, None, 0.0) == [Send(c.Cancel(4, 1, 960))]
+    reporting = started(max_lead_ms=4_000)
+    feed(reporting, s.SegmentBegin(1, 1, 0, 0, 1, 0))
+    feed(reporting, frame(0, samples(2_400)))
+    reporting.consumed(1, 2_400, 4_800, 0.0)
+    reporting.played(1, 480, 80, 0, 0.0)
+    assert reporting.cancel(1, None, 0.0) == [Send(c.Cancel(2, 1, 480))]
+
+
+def test_what_is_complete_but_not_heard_can_be_cancelled() -> None:
+    script = Script().speak([2_400], [])
+    state = started(max_lead_ms=4_000)
+    play(state, script.sent)
+    state.played(1, 1_000, 50, 0, 1.0)
+    assert state.unfinished == 0
+    assert state.cancel(1, None, 9.0) == [Send(c.Cancel(2, 1, 1_000))]
+    assert state.unfinished == 1
+    assert failure_of(state.tick(9.5, 9.5)) is None
+    event = s.Cancelled(script.event + 1, 1, 2_400, 3)
+    effects = feed(state, event, 9.6)
+    assert effects[:2] == [Deliver(1, event, 256), Finished(1)]
+    assert state.unfinished == 0
+    assert state.cancel(1, None, 9.7) == []
+
+
+@pytest.mark.parametrize("lead", [None, 4_000])
+def test_what_was_heard_cannot_be_cancelled(lead: int | None) -> None:
+    state = started(max_lead_ms=lead)
+    play(state, Script().speak([2_400], []).sent)
+    if lead is not None:
+        state.played(1, 2_400, 0, 0, 0.1)
+    assert state.cancel(1, None, 0.2) == []
+    assert state.cancel(7, None, 0.2) == []
+
+
+def test_a_done_that_crosses_a_cancel_is_not_the_end_of_what_still_plays() -> None:
+    script = Script().speak([2_400], [])
+    state = started(max_lead_ms=4_000)
+    play(state, script.sent[:-1])
+    state.cancel(1, 100, 0.0)
+    assert Finished(1) not in feed(state, script.sent[-1])
+    assert Finished(1) in feed(state, s.Cancelled(script.event + 1, 1, 2_400, 0))
+
+
+def test_the_late_end_of_a_cancelled_utterance_does_not_turn_acks_back() -> None:
+    state = started()
+    state.start(c.Start(0, 1), 0.0)
+    state.cancel(1, None, 0.0)
+    feed(state, s.SegmentBegin(1, 2, 0, 0, 1, 0))
+    feed(state, frame(0, samples(2_400), utterance=2))
+    (ack,) = acks_of(feed(state, s.Cancelled(2, 1, 0, 0)))
+    assert (ack.utterance, ack.next_sample, ack.event) == (2, 2_400, 2)
 
 
 # ---- acks ----
@@ -337,32 +398,12 @@ def test_the_utterance_being_heard_is_acked_before_the_next() -> None:
 # ---- time ----
 
 
-def test_silence_from_the_server_is_noticed() -> None:
-    state = started()
-    assert failure_of(state.tick(WATCHDOG_S - 0.01, WATCHDOG_S - 0.01)) is None
-    assert isinstance(failure_of(state.tick(WATCHDOG_S, WATCHDOG_S)), ServerLost)
-    assert state.deadline() is None
-
-
-def test_a_long_way_to_the_server_is_given_time() -> None:
-    state = SessionState(opened(), 0.0, rtt_s=1.0)
-    state.start(c.Start(0, 1), 0.0)
-    assert failure_of(state.tick(1.7, 1.7)) is None
-    assert isinstance(failure_of(state.tick(1.75, 1.75)), ServerLost)
-
-
 def test_an_idle_session_is_not_watched_but_kept_alive() -> None:
     state = SessionState(opened(), 0.0)
     due = state.deadline()
     assert due == 20.0
     assert state.tick(due, due) == [Send(c.Ping())]
     assert state.deadline() == 40.0
-
-
-def test_a_process_that_slept_first_reads_what_waits() -> None:
-    state = started()
-    assert failure_of(state.tick(30.0, 0.2)) is None
-    assert isinstance(failure_of(state.tick(32.0, 32.0)), ServerLost)
 
 
 def test_a_writer_who_pauses_is_flushed_softly_once() -> None:
