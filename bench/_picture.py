@@ -6,7 +6,6 @@
 import sys
 from dataclasses import dataclass
 from html import escape
-from pathlib import Path
 from typing import Final
 
 from bench._common import ROOT, run, server_process
@@ -68,7 +67,8 @@ def svg(found: list[Piece], first_audio_ms: float) -> str:
         return round(LEFT + at * scale, 1)
 
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" font-size="12">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" '
+        'font-size="12">',
         "<title>Text written at 30 characters a second, and its speech</title>",
         f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#ffffff"/>',
         f'<text x="{LEFT}" y="22" fill="#222">First sound {first_audio_ms:.0f} ms after “{escape(found[0].text)}” was '
@@ -97,21 +97,21 @@ def svg(found: list[Piece], first_audio_ms: float) -> str:
     return "\n".join([*parts, "</svg>\n"])
 
 
-async def draw(url: str, target: Path) -> None:
-    """Speak the text once and draw it."""
+async def draw(url: str) -> str:
+    """Speak the text once; the picture of it."""
     async with open_session(url) as session:
         for text in WARM_UP:
             await speak_live(session, text)
         heard, sent = await speak_live(session, TEXT)
     found = pieces(heard, sent)
     certain = sent[len("Sure!") - 1]
-    target.write_text(svg(found, 1000 * (heard.first_audio - certain)))
+    return svg(found, 1000 * (heard.first_audio - certain))
 
 
 def main() -> int:
     """Writes the file."""
     with server_process("--engine", "embedded") as server:
-        run(draw(server.url, TARGET))
+        TARGET.write_text(run(draw(server.url)), encoding="utf-8")
     print(f"wrote {TARGET.relative_to(ROOT)}")
     return 0
 

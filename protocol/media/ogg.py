@@ -78,11 +78,6 @@ class OggOpusWriter:
                 pages.append(self._page())
         return b"".join(pages)
 
-    def flush(self) -> bytes:
-        """The page begun, if any, though it is not full."""
-        self._expect_open()
-        return self._page() if self._body else b""
-
     def finish(self, packets: Sequence[bytes], samples_per_packet: int, samples: int) -> bytes:
         """The encoder's last packets and the end of the stream, which is `samples` timeline samples long.
 

@@ -34,7 +34,7 @@ _MAX_PACKET_BYTES: Final = 4000  # the output size that libopus's documentation 
 _MAX_PACKET_MS: Final = 120  # RFC 6716, section 3.2.5: no packet lasts longer
 _BYTES_PER_SAMPLE: Final = 2
 
-_SONAMES: Final = {"linux": "libopus.so.0", "darwin": "libopus.0.dylib", "win32": "opus.dll"}
+_SONAMES: Final = {"linux": "libopus.so.0", "darwin": "libopus.0.dylib"}
 _HELP: Final = (
     "Opus needs the C library libopus and none could be loaded. Install it with one of: apt-get install libopus0 "
     "(Debian, Ubuntu), dnf install opus (Fedora), apk add opus (Alpine), brew install opus (macOS), or pip install av, "
@@ -54,28 +54,26 @@ class OpusDataError(ValueError):
 
 _load_lock = threading.Lock()
 _loaded: ModuleType | None = None
+_unavailable = ""  # why it could not be loaded
 
 
 def load_opuslib() -> ModuleType:
     """The `opuslib` package, bound to the first libopus that loads. Thread-safe; only the first call does any work.
 
-    Raises OpusUnavailableError.
+    Raises OpusUnavailableError, without another search where the first was in vain.
     """
-    global _loaded
+    global _loaded, _unavailable
     with _load_lock:
+        if _unavailable:
+            raise OpusUnavailableError(_unavailable)
         if _loaded is None:
-            _loaded = sys.modules.get("opuslib") or _import_opuslib(find_libopus())
+            try:
+                _loaded = sys.modules.get("opuslib") or _import_opuslib(find_libopus())
+            except OpusUnavailableError as error:
+                _unavailable = str(error)
+                raise
             _declare_variadics(_loaded)
         return _loaded
-
-
-def opus_available() -> bool:
-    """Whether encoders and decoders can be made here."""
-    try:
-        load_opuslib()
-    except OpusUnavailableError:
-        return False
-    return True
 
 
 def find_libopus() -> str:
@@ -178,7 +176,7 @@ def trim(pcm: Buffer, first_coded_sample: int, pre_skip: int, samples: int | Non
 
 
 class OpusEncoder:
-    """Encodes one mono s16le timeline. `reset` begins another one as if the encoder were new.
+    """Encodes one mono s16le timeline; the next one takes a new encoder.
 
     `sample_rate` in Hz, `frame_ms` the length of a packet, `bitrate` in bit/s (variable around that mean). Raises
     ValueError for what Opus does not have, OpusUnavailableError without libopus.
@@ -213,12 +211,12 @@ class OpusEncoder:
 
     @property
     def packets(self) -> int:
-        """Packets given out since the start or the last reset."""
+        """Packets given out."""
         return self._packets
 
     @property
     def samples(self) -> int:
-        """Timeline samples taken in since the start or the last reset."""
+        """Timeline samples taken in."""
         return self._samples if self._finished else self._coded_samples
 
     @property
@@ -239,7 +237,7 @@ class OpusEncoder:
         Raises ValueError for half a sample, or after `finish`.
         """
         if self._finished:
-            raise ValueError("the encoder is finished: reset it first")
+            raise ValueError("the encoder is finished: make another one")
         view = memoryview(pcm).cast("B")
         if len(view) % _BYTES_PER_SAMPLE:
             raise ValueError(f"{len(view)} bytes are not a whole number of 16-bit samples")
@@ -262,7 +260,7 @@ class OpusEncoder:
         timeline is empty.
         """
         if self._finished:
-            raise ValueError("the encoder is finished: reset it first")
+            raise ValueError("the encoder is finished: make another one")
         self._samples = self._coded_samples
         self._finished = True
         total = packet_count(self._samples, self.pre_skip, self.samples_per_packet)
@@ -271,13 +269,6 @@ class OpusEncoder:
             self._frame_bytes[self._filled :] = bytes(len(self._frame_bytes) - self._filled)
             packets.append(self._encode_frame())
         return packets
-
-    def reset(self) -> None:
-        """Begin a new timeline; the bitrate stays."""
-        self._encoder.reset_state()
-        self._filled = 0
-        self._packets = 0
-        self._finished = False
 
     def _encode_frame(self) -> bytes:
         length = self._encode(

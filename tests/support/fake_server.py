@@ -25,6 +25,7 @@ from protocol import SUBPROTOCOL, AudioFrame, Codec, FrameFlag, decode_client, e
 from protocol import client_messages as c
 from protocol import server_messages as s
 from protocol.frames import pack_packets
+from protocol.media.opus import OpusEncoder
 
 SAMPLES_PER_CHARACTER = 1_200  # 50 ms at 24 kHz
 FRAME_SAMPLES = 960
@@ -126,8 +127,6 @@ class FakeSession:
             return
         pre_skip = 0
         if first.format == "opus":
-            from protocol.media.opus import OpusEncoder
-
             self.encoder = OpusEncoder(first.sample_rate, 20, first.bitrate)
             pre_skip = self.encoder.pre_skip
         bounds = {
@@ -236,7 +235,7 @@ class FakeSession:
             )
         )  # fmt: skip
         if self.encoder is not None:
-            self.encoder.reset()
+            self.encoder = OpusEncoder(self.config.sample_rate, 20, self.config.bitrate)
 
     def next_cut(self, utterance: _Utterance) -> int | None:
         rest = utterance.text[utterance.spoken :]

@@ -117,16 +117,11 @@ def test_packets_do_not_depend_on_how_samples_arrive(cuts: list[int]) -> None:
     assert parts + encoder.finish() == whole
 
 
-def test_reset_is_as_good_as_new() -> None:
-    pcm = voice_like(24_000, 12_345).tobytes()
-    encoder = opus.OpusEncoder(24_000, 20, 24_000)
+def test_a_decoder_that_was_reset_is_as_good_as_new() -> None:
     decoder = opus.OpusDecoder(24_000)
-    first = encode(encoder, pcm)
+    first = encode(opus.OpusEncoder(24_000, 20, 24_000), voice_like(24_000, 12_345).tobytes())
     sound = [decoder.decode(packet) for packet in first]
-    encoder.reset()
     decoder.reset()
-    assert (encoder.samples, encoder.packets) == (0, 0)
-    assert encode(encoder, pcm) == first
     assert [decoder.decode(packet) for packet in first] == sound
 
 
@@ -181,9 +176,9 @@ def test_misuse_is_refused() -> None:
     with pytest.raises(ValueError, match="3 bytes"):
         encoder.push(b"abc")
     encoder.finish()
-    with pytest.raises(ValueError, match="reset"):
+    with pytest.raises(ValueError, match="finished"):
         encoder.push(b"")
-    with pytest.raises(ValueError, match="reset"):
+    with pytest.raises(ValueError, match="finished"):
         encoder.finish()
 
 
@@ -232,7 +227,6 @@ ctypes.util.find_library = lambda name: None
 from protocol.media import opus
 opus._SONAMES.clear()
 opus._bundled_libraries = lambda: ["/nonexistent/libopus.so"]
-assert not opus.opus_available()
 try:
     opus.OpusEncoder(24000, 20, 32000)
 except opus.OpusUnavailableError as error:

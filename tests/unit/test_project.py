@@ -89,6 +89,20 @@ def test_notice_names_every_dependency() -> None:
     assert not {canonicalize_name(Requirement(line).name) for line in OPTIONAL} - words
 
 
+def test_the_suite_that_listens_installs_what_it_imports() -> None:
+    given = {canonicalize_name(Requirement(line).name) for line in [*PROJECT["dependencies"], *EXTRAS["quality"]]}
+    modules = {
+        name.split(".")[0]
+        for path in (ROOT / "tests" / "quality").glob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for name in ([node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names])
+    }
+    foreign = modules - sys.stdlib_module_names - {"bench", "client", "protocol", "server", "tests", "pytest"}
+    assert "soxr" in foreign
+    assert {name for name in foreign if canonicalize_name(name) not in given} == set()
+
+
 def test_pyav_is_never_imported() -> None:
     """Its wheel carries GPL libraries beside the libopus that is taken from it (NOTICE)."""
     for folder in ("protocol", "server", "client"):
