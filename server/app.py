@@ -1,15 +1,18 @@
 """The composition root: settings in, a running server out, and a bounded way to stop it."""
 
 import asyncio
-import importlib
 import signal
 from collections.abc import Callable
+from typing import TypeVar
 
 import structlog
+import uvloop
 from websockets.asyncio.server import ServerConnection
 
+from protocol.media.opus import OpusUnavailableError, load_opuslib
+from server.background import end_process, in_daemon_thread
 from server.cluster import InProcessPool
-from server.engines import Capabilities, registry
+from server.engines import Capabilities, EngineError, registry
 from server.gateway.auth import Principals
 from server.gateway.http import build_app
 from server.gateway.listener import Listener, start_listener
@@ -25,6 +28,8 @@ from server.text.normaliser import warm_up as warm_up_text
 log = structlog.get_logger(__name__)
 
 LOADING_RETRY_MS = 1_000
+
+T = TypeVar("T")
 
 
 class Server:
@@ -67,7 +72,11 @@ class Server:
     # Life
 
     async def start(self) -> None:
-        """Listen, then load and warm the engine. Raises OSError for the address, and what the engine raises."""
+        """Listen, then load and warm the engine.
+
+        Raises OSError for the address, ValueError for a setting, LookupError for an engine that does not exist and
+        EngineError for one that cannot start.
+        """
         self.listener = await start_listener(
             self.settings,
             app=build_app(self, routes=speak_routes(self)),
@@ -80,8 +89,10 @@ class Server:
     async def _load(self) -> None:
         settings = self.settings
         options = dict(settings.engine_options)
-        engine = await asyncio.to_thread(registry.create, settings.engine, options)
-        await asyncio.gather(asyncio.to_thread(engine.warm_up), asyncio.to_thread(warm_up_text))
+        engine = await self._engine_work(lambda: registry.create(settings.engine, options))
+        await asyncio.gather(
+            self._engine_work(engine.warm_up), in_daemon_thread(warm_up_text), in_daemon_thread(_warm_up_opus)
+        )
         known = [voice.id for voice in engine.capabilities.voices]
         voice = settings.default_voice or known[0]
         if voice not in known:
@@ -96,6 +107,18 @@ class Server:
             read_ahead_ms=settings.read_ahead_ms,
         )
         self.ready.set()
+
+    async def _engine_work(self, work: Callable[[], T]) -> T:
+        """Off the event loop, and left alone where the server stops meanwhile. What only a fault of the engine can
+        raise becomes an EngineError.
+        """
+        try:
+            return await in_daemon_thread(work)
+        except (EngineError, OSError, ValueError, registry.UnknownEngine):
+            raise
+        except Exception as error:
+            name = self.settings.engine
+            raise EngineError(f"the engine {name} cannot start: {type(error).__name__}: {error}") from error
 
     def _on_step(self, seconds: float, jobs: int) -> None:
         self.metrics.step_seconds.labels(engine=self.settings.engine).observe(seconds)
@@ -138,6 +161,7 @@ async def serve(settings: Settings, started: Callable[[Server], None] | None = N
     finally:
         starting.cancel()
         stopping.cancel()
+        await asyncio.gather(starting, stopping, return_exceptions=True)
         await server.stop()
 
 
@@ -147,15 +171,20 @@ def run(settings: Settings) -> int:
     for warning in settings.warnings:
         log.warning(warning)
     try:
-        runner = importlib.import_module("uvloop").run
-    except ImportError:  # Windows has none
-        runner = asyncio.run
+        uvloop.run(serve(settings, _announce))
+    except (OSError, ValueError, LookupError, EngineError) as error:
+        log.error("the server cannot run", reason=" ".join(str(error).split()))
+        log.debug("where that came from", exc_info=error)
+        return end_process(1)
+    return end_process(0)
+
+
+def _warm_up_opus() -> None:
+    """Load libopus now, not for the first client who asks for it."""
     try:
-        runner(serve(settings, _announce))
-    except (OSError, ValueError, LookupError) as error:
-        log.error("the server cannot run", reason=str(error))
-        return 1
-    return 0
+        load_opuslib()
+    except OpusUnavailableError as error:
+        log.warning("there is no Opus, only PCM", reason=str(error))
 
 
 def _announce(server: Server) -> None:

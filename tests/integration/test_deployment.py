@@ -2,11 +2,13 @@
 
 import asyncio
 import os
+import re
 import shutil
 import signal
 import socket
 import subprocess
 import sys
+import time
 import wave
 from pathlib import Path
 
@@ -109,17 +111,56 @@ def test_a_public_address_without_keys_is_refused() -> None:
     [
         (["--engine", "nobody"], "embedded"),
         (["--engine", "tone", "--engine-option", "colour=red"], "colour"),
+        (["--engine", "tone", "--engine-option", "script=abc"], "tone|script"),
         (["--engine", "tone", "--default-voice", "x"], "tone-low"),
+        (["--engine-option", "foo=1"], "foo"),
+        (["--engine-option", "voices=en-hibari"], "/proc/x"),
     ],
 )
 def test_what_cannot_start_says_why_in_one_line(args: list[str], word: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "server", "--port", "0", *args], cwd=ROOT, capture_output=True, text=True, timeout=20
+        [sys.executable, "-m", "server", "--port", "0", *args],
+        cwd=ROOT,
+        env={**os.environ, "COSYSTREAM_MODEL_DIR": "/proc/x"},
+        capture_output=True,
+        text=True,
+        timeout=20,
     )
     assert done.returncode == 1
-    assert word in done.stderr
+    assert re.search(word, done.stderr)
     assert "Traceback" not in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
+
+
+LOADING_FOR_EVER = """
+import sys, time
+from server.app import run
+from server.engines import registry
+from server.settings import Settings
+
+def create(name, options):
+    print("loading", flush=True)
+    time.sleep(60)
+
+registry.create = create
+sys.exit(run(Settings(port=0)))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_stopping_does_not_wait_for_an_engine_that_loads(number: signal.Signals) -> None:
+    command = [sys.executable, "-c", LOADING_FOR_EVER]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"loading\n"
+            start = time.monotonic()
+            process.send_signal(number)
+            _, said = process.communicate(timeout=20)
+        finally:
+            process.kill()
+        assert time.monotonic() - start < 3
+        assert (process.returncode, said) == (0, b"")
 
 
 def test_a_port_in_use_is_said_in_one_line() -> None:

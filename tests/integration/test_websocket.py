@@ -3,6 +3,8 @@
 import asyncio
 import gc
 import json
+import sys
+import threading
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from hashlib import sha256
@@ -20,8 +22,10 @@ from protocol import server_messages as s
 from protocol.codec import encode
 from protocol.errors import ERRORS, ErrorCode
 from protocol.frames import FrameFlag, unpack_packets
+from protocol.media import opus
 from protocol.media.opus import OpusDecoder, trim
 from server.app import Server
+from server.audio.wire import opus_pre_skip
 from server.gateway.websocket import WebSocketSession
 from tests.support.server import BareClient, bare_client, running, running_server, url_of
 
@@ -143,6 +147,33 @@ async def test_eight_at_once_each_hear_their_own() -> None:
     assert together == alone
     assert len(set(together)) == 8
     assert max(pongs) < 1.5
+
+
+async def test_opus_is_looked_for_once_before_the_first_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    searches: list[threading.Thread] = []
+
+    def find() -> str:
+        searches.append(threading.current_thread())
+        raise opus.OpusUnavailableError("none here")
+
+    monkeypatch.setattr(opus, "_loaded", None)
+    monkeypatch.setattr(opus, "_unavailable", "")
+    monkeypatch.setattr(opus, "find_libopus", find)
+    monkeypatch.delitem(sys.modules, "opuslib", raising=False)
+    opus_pre_skip.cache_clear()
+    with structlog.testing.capture_logs() as logs:
+        async with running_server() as url:
+            for _ in range(2):
+                async with bare_client(url) as client:
+                    await client.send(c.Open(format="opus"))
+                    error, _ = await closed(client)
+                    assert error is not None
+                    assert (error.code, error.field) == (ErrorCode.UNSUPPORTED, "open.format")
+            async with bare_client(url, open=c.Open()) as client:
+                assert (await spoken(client, "你好。")).samples
+    assert len(searches) == 1
+    assert searches[0] is not threading.current_thread()
+    assert [line["reason"] for line in logs if line["log_level"] == "warning"] == ["none here"]
 
 
 # ---- bad input ----
