@@ -13,7 +13,8 @@ from protocol import SUBPROTOCOL
 from protocol import client_messages as c
 from protocol import server_messages as s
 from protocol.codec import decode_server, encode
-from protocol.frames import AudioFrame, decode_frame
+from protocol.frames import AudioFrame, FrameFlag, decode_frame
+from protocol.media.opus import timeline_sample
 from server.engines.embedded.engine import MAX_TOKENS, count_tokens
 from server.text.segmenter import Segmenter, SegmentLimits
 
@@ -36,6 +37,7 @@ class Session:
     """Speaks one utterance after the other."""
 
     socket: ClientConnection
+    pre_skip: int
     _seq: int = 0
     _utterance: int = 0
 
@@ -53,7 +55,7 @@ class Session:
         await self.send(c.Start, utterance=self._utterance)
 
     async def hear(self) -> Heard:
-        """Everything up to `done`, acked as received and played."""
+        """Everything up to `done`, acked as received and played; the last frame with `done`, which has its length."""
         heard = Heard()
         while True:
             data = await self.socket.recv()
@@ -61,7 +63,8 @@ class Session:
             if isinstance(data, bytes):
                 frame = decode_frame(data)
                 heard.frames.append((moment, frame))
-                await self.socket.send(encode(c.Ack(1, frame.utterance, frame.end_sample, frame.end_sample)))
+                if not frame.flags & FrameFlag.LAST:
+                    await self._ack(frame, timeline_sample(frame.end_sample, self.pre_skip))
                 continue
             message = decode_server(data)
             if isinstance(message, s.Error):
@@ -69,7 +72,12 @@ class Session:
             if isinstance(message, s.EVENTS):
                 heard.events.append(message)
             if isinstance(message, s.Done):
+                if heard.frames:
+                    await self._ack(heard.frames[-1][1], message.samples)
                 return heard
+
+    async def _ack(self, frame: AudioFrame, played: int) -> None:
+        await self.socket.send(encode(c.Ack(1, frame.utterance, frame.end_sample, played)))
 
 
 @asynccontextmanager
@@ -80,7 +88,7 @@ async def open_session(url: str, **options: Any) -> AsyncIterator[Session]:
         answer = decode_server(await socket.recv())
         if not isinstance(answer, s.Opened):
             raise RuntimeError(f"the server did not open a session: {answer}")
-        yield Session(socket)
+        yield Session(socket, answer.pre_skip)
 
 
 def deciding_positions(text: str) -> list[tuple[int, int]]:

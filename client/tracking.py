@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from client.statistics import UtteranceStatistics
 from client.timeline import Timeline
+from protocol.media.opus import timeline_sample
 
 
 @dataclass(slots=True, eq=False)
@@ -26,10 +27,8 @@ class Tracked:
         """How far it was heard."""
         if self.player_sample is not None:
             return self.player_sample
-        played = self.consumed_sample
-        if self.timeline.is_coded:
-            played = max(0, played - self.pre_skip)
-        return played if self.statistics.finished is None else min(played, self.statistics.samples)
+        samples = None if self.statistics.finished is None else self.statistics.samples
+        return timeline_sample(self.consumed_sample, self.pre_skip if self.timeline.is_coded else 0, samples)
 
     @property
     def heard_all(self) -> bool:

@@ -158,6 +158,16 @@ def packet_count(samples: int, pre_skip: int, per_packet: int) -> int:
     return -(-(samples + pre_skip) // per_packet) if samples else 0
 
 
+def timeline_sample(coded_sample: int, pre_skip: int, samples: int | None = None) -> int:
+    """The timeline sample that comes out of the decoder as `coded_sample`: how far a listener is who heard up to there.
+
+    `pre_skip` is 0 for PCM, whose samples are those of the timeline. `samples`: the timeline's length, None while it is
+    unknown; then the padding of the last packet counts too.
+    """
+    sample = max(0, coded_sample - pre_skip)
+    return sample if samples is None else min(sample, samples)
+
+
 def trim(pcm: Buffer, first_coded_sample: int, pre_skip: int, samples: int | None = None) -> memoryview:
     """The part of decoded `pcm` (s16le) that belongs to the timeline, without a copy.
 

@@ -13,6 +13,7 @@ from protocol import client_messages as c
 from protocol import server_messages as s
 from protocol.codec import decode_server, encode
 from protocol.frames import AudioFrame, FrameFlag, decode_frame
+from protocol.media.opus import timeline_sample
 from server.app import Server
 from server.settings import Settings
 
@@ -82,13 +83,25 @@ class BareClient:
         return item
 
     async def until(self, cls: type[M], *, acks: bool = True, timeout: float = 10.0) -> M:
-        """Receive until a message of this type comes, acking audio as received and played."""
+        """Receive until a message of this type comes, acking audio as received and played.
+
+        The last frame is acked with `done`, which tells how much of it is audio.
+        """
         while True:
             item = await self.receive(timeout)
-            if isinstance(item, AudioFrame) and acks:
-                await self.send(c.Ack(1, item.utterance, item.end_sample, item.end_sample))
+            if acks and isinstance(item, AudioFrame | s.Done):
+                await self._ack(item)
             if isinstance(item, cls):
                 return item
+
+    async def _ack(self, item: AudioFrame | s.Done) -> None:
+        pre_skip = next((message.pre_skip for message in self.messages if isinstance(message, s.Opened)), 0)
+        if isinstance(item, s.Done):
+            ends = [frame.end_sample for frame in self.frames if frame.utterance == item.utterance]
+            if ends:
+                await self.send(c.Ack(1, item.utterance, ends[-1], item.samples))
+        elif not item.flags & FrameFlag.LAST:
+            await self.send(c.Ack(1, item.utterance, item.end_sample, timeline_sample(item.end_sample, pre_skip)))
 
     def pcm(self, utterance: int) -> bytes:
         """The utterance's samples so far."""

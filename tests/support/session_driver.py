@@ -7,6 +7,7 @@ from protocol import client_messages as c
 from protocol import server_messages as s
 from protocol.codec import decode_client, decode_server, encode
 from protocol.frames import AudioFrame, FrameFlag, decode_frame
+from protocol.media.opus import timeline_sample
 from server.audio.wire import WireCoder, make_coder
 from server.engines.base import Capabilities, WordTiming
 from server.engines.rendering import RenderedChunk, SegmentRequest
@@ -111,9 +112,15 @@ class Driver:
             self.drain()
             if acks and self.frames and len(self.order) > before:
                 last = self.frames[-1]
-                self.ack(last.utterance, last.end_sample, last.end_sample)
+                self.ack(last.utterance, last.end_sample, self.played_by(last))
             if work is None and len(self.order) == before:
                 return
+
+    def played_by(self, frame: AudioFrame) -> int:
+        """Where a listener is who has heard all of a frame, in timeline samples."""
+        assert self.session.config is not None
+        samples = next((done.samples for done in self.of(s.Done) if done.utterance == frame.utterance), None)
+        return timeline_sample(frame.end_sample, self.session.config.pre_skip, samples)
 
     def ack(self, utterance: int, next_sample: int, played_sample: int = 0, **fields: Any) -> None:
         self.send(c.Ack(1, utterance, next_sample, played_sample, **fields))

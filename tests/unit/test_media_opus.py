@@ -169,6 +169,13 @@ def test_what_opus_does_not_have_is_refused(arguments: tuple[int, float, int], w
         opus.OpusEncoder(*arguments)
 
 
+def test_coded_samples_are_told_as_timeline_samples() -> None:
+    assert [opus.timeline_sample(coded, 156) for coded in (0, 100, 156, 480)] == [0, 0, 0, 324]
+    assert opus.timeline_sample(960, 156, 700) == 700
+    assert opus.timeline_sample(480, 156, 700) == 324
+    assert opus.timeline_sample(480, 0, 700) == 480
+
+
 def test_misuse_is_refused() -> None:
     with pytest.raises(ValueError, match="11025"):
         opus.OpusDecoder(11_025)
