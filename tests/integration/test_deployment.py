@@ -1,4 +1,4 @@
-"""Cases C-30 and C-14: any user, no home, read-only files, no network, with or without IPv6, and a prompt stop."""
+"""Deployment: any user, no home, read-only files, no network, with or without IPv6, and a prompt stop."""
 
 import asyncio
 import os

@@ -118,7 +118,7 @@ async def test_block_mode_says_the_same() -> None:
 
 
 async def test_eight_at_once_each_hear_their_own() -> None:
-    """Case C-14: nothing about one session is shared, and pongs and health checks come in time meanwhile."""
+    """Nothing about one session is shared, and pongs and health checks come in time meanwhile."""
 
     async def one(url: str, k: int) -> bytes:
         async with bare_client(url, open=c.Open(voice="tone-low" if k % 2 else "tone-high")) as client:
@@ -229,7 +229,7 @@ async def test_too_long_a_text_is_told() -> None:
 
 
 async def test_a_long_reason_is_told_in_full_and_cut_for_the_close() -> None:
-    """Case C-11: the close reason has at most 123 bytes of whole characters."""
+    """The close reason has at most 123 bytes of whole characters."""
     async with running_server() as url, bare_client(url) as client:
         await client.socket.send(json.dumps({"type": "open", "voice": "没有这个声音" * 20}))
         error, code = await closed(client)
@@ -305,7 +305,7 @@ async def test_a_fault_of_our_own_is_told_and_logged(monkeypatch: pytest.MonkeyP
 
 
 async def test_work_of_clients_who_vanish_is_freed() -> None:
-    """Case C-17 a, native: the engine is idle soon after, nothing leaks."""
+    """The engine is idle soon after, nothing leaks."""
     async with running(engine_options={"step_delay_ms": 2}) as server:
         url = url_of(server)
         async with bare_client(url, open=c.Open()) as client:
@@ -341,7 +341,7 @@ async def test_a_client_that_does_not_ack_gets_a_bounded_amount_and_is_told() ->
 
 
 async def test_stop_before_the_first_sound() -> None:
-    """Case C-16, native: cancel works before any audio, and the next text is spoken alone."""
+    """Cancel works before any audio, and the next text is spoken alone."""
     async with running_server(engine_options={"step_delay_ms": 20}) as url:
         async with bare_client(url, open=c.Open()) as client:
             alone = (await spoken(client, "好的。")).samples

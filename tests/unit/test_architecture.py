@@ -178,6 +178,17 @@ def test_every_module_says_what_it_is_for() -> None:
     assert not silent, f"modules without a docstring: {silent}"
 
 
+def test_no_text_needs_a_list_that_is_not_here() -> None:
+    label = re.compile(r"\b[Cc]ases? [A-Z]{1,2}-\d")
+    wrong = [
+        f"{name_of(path)}:{number}"
+        for path in python_files(*OURS, "bench", "deploy", "tests")
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if label.search(line)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
 def test_top_level_folders_are_the_documented_ones() -> None:
     found = {path.name for path in ROOT.iterdir() if path.is_dir() and not path.name.startswith(".")}
     built = {name for name in found if name in {"build", "dist"} or name.endswith(".egg-info")}
