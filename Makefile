@@ -17,7 +17,7 @@ help: ## this list
 setup: $(VENV)/.voices ## make .venv, install, build the voices (once; seconds when nothing changed)
 
 demo: setup ## start a server, stream a bilingual sample through the client, write demo.wav, stop
-	@$(BIN)/python deploy/demo.py $(ARGS)
+	@$(BIN)/python -m deploy.demo $(ARGS)
 
 serve: setup ## run the server (ws://127.0.0.1:8765)
 	@exec $(BIN)/python -m server $(ARGS)

@@ -5,11 +5,6 @@ import asyncio
 import json
 import os
 import platform
-import socket
-import subprocess
-import sys
-import tempfile
-import time
 import urllib.request
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,9 +13,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-ROOT: Final = Path(__file__).resolve().parents[1]
+from deploy.local_server import ROOT, LocalServer, local_server
+
 RESULTS: Final = ROOT / "bench" / "results"
-READY_TIMEOUT_S: Final = 120.0
 T = TypeVar("T")
 
 
@@ -132,18 +127,8 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 
 @dataclass(frozen=True, slots=True)
-class ServerProcess:
-    """A running server."""
-
-    pid: int
-    port: int
-    started: float  # perf_counter() just before the process was started
-    ready: float  # ... when /readyz answered 200
-
-    @property
-    def url(self) -> str:
-        """Of its WebSocket."""
-        return f"ws://127.0.0.1:{self.port}/v1/stream"
+class ServerProcess(LocalServer):
+    """A running server that can be measured."""
 
     def cpu_s(self) -> float:
         """CPU time of all its threads so far, in steps of 10 ms."""
@@ -164,36 +149,8 @@ class ServerProcess:
 
 @contextmanager
 def server_process(*options: str, environment: Mapping[str, str] | None = None) -> Iterator[ServerProcess]:
-    """`python -m server` on a free port, ready to speak; stopped at the end. RuntimeError with its log if it fails."""
+    """`python -m server` on a free port, ready to speak; stopped at the end. Raises ServerNotReady."""
     if not Path("/proc/self/stat").exists():
         raise RuntimeError("the benchmarks read CPU time and memory from /proc: run them on Linux")
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "server", "--port", str(port), "--log-level", "warning", *options]
-    with tempfile.TemporaryFile("w+") as log:
-        started = time.perf_counter()
-        process = subprocess.Popen(
-            command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, **(environment or {})}
-        )
-        try:
-            while not _is_ready(port):
-                if process.poll() is not None or time.perf_counter() - started > READY_TIMEOUT_S:
-                    log.seek(0)
-                    raise RuntimeError(f"the server did not become ready. Its log:\n{log.read()[-2000:]}")
-                time.sleep(0.01)
-            yield ServerProcess(process.pid, port, started, time.perf_counter())
-        finally:
-            process.terminate()
-            try:
-                process.wait(10)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-
-
-def _is_ready(port: int) -> bool:
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=2) as answer:
-            return bool(answer.status == 200)
-    except OSError:
-        return False
+    with local_server("--log-level", "warning", *options, environment=environment) as server:
+        yield ServerProcess(server.pid, server.port, server.started, server.ready)

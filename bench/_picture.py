@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from html import escape
 from typing import Final
 
-from bench._common import ROOT, run, server_process
+from bench._common import run, server_process
 from bench._session import Heard, open_session
 from bench.live_text import CHARACTERS_PER_SECOND, RATE, WARM_UP, speak_live
+from deploy.local_server import ROOT
 from protocol import server_messages as s
 
 TEXT: Final = (
