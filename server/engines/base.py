@@ -15,7 +15,8 @@ import numpy.typing as npt
 from server.text.tokens import Boundary, Language, Token
 
 Samples: TypeAlias = npt.NDArray[np.float32]
-"""Mono audio, shape `[n]`, in [-1, 1], at the engine's own rate."""
+"""Mono audio, shape `[n]`, at the engine's own rate. Full scale is [-1, 1]; louder peaks are bent smoothly by the
+server, so an engine needs no limiter of its own. A segment with samples beyond 1000, which cannot be sound, fails."""
 
 RenderMode = Literal["stream", "block"]
 

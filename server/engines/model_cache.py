@@ -37,6 +37,7 @@ class CacheEntry:
     facts: Mapping[str, Any]
 
     def path(self, name: str) -> Path:
+        """Where the entry's file `name` lies."""
         return self.folder / name
 
 
@@ -53,6 +54,7 @@ def default_model_dir(environment: Mapping[str, str]) -> Path:
 
 
 def sha256_of(path: Path) -> str:
+    """The SHA-256 of a file, in hexadecimal digits. Raises OSError."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

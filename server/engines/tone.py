@@ -7,6 +7,7 @@ segments whose text contains TEXT when they reach chunk number CHUNK (from 0). `
 unless `ms` says less), `fail` fails that job alone, `crash` raises out of the whole step, as a broken engine would.
 """
 
+import math
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -30,6 +31,7 @@ from server.engines.base import (
     Voice,
     WordTiming,
 )
+from server.text.characters import HANZI_CLASS
 from server.text.tokens import Boundary, Token
 
 SAMPLE_RATE: Final = 24_000
@@ -38,8 +40,11 @@ PAUSE_MS: Final = {Boundary.WORD: 0, Boundary.CLAUSE: 120, Boundary.SENTENCE: 24
 CHUNK_MS: Final = (100, 200, 400)
 FADE_SAMPLES: Final = 120  # 5 ms: no click at a word's edge
 STALL_MS: Final = 60_000
-UNIT: Final = re.compile(r"[\u3400-\u9fff]|[^\W\u3400-\u9fff]+")
+UNIT: Final = re.compile(rf"[{HANZI_CLASS}]|[^\W{HANZI_CLASS}]+")
 ACTIONS: Final = ("delay", "stall", "fail", "crash")
+OPTIONS: Final = ("batch_max", "script", "step_delay_ms")
+RULE_KEYS: Final = ("action", "at", "match", "ms")
+MAX_BATCH: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +73,7 @@ class ToneEngine:
     """See the module text."""
 
     def __init__(self, *, step_delay_ms: float = 0, batch_max: int = 2, script: Sequence[Rule] = ()) -> None:
+        """See the module text for the options."""
         self._delay_s = step_delay_ms / 1000
         self._script = tuple(script)
         voices = tuple(
@@ -174,18 +180,47 @@ def count_tokens(text: str) -> int:
 
 
 def create(options: Mapping[str, Any]) -> ToneEngine:
-    """The engine named `tone`. Raises ValueError for options it does not have."""
-    known = {"step_delay_ms", "batch_max", "script"}
-    unknown = sorted(set(options) - known)
+    """The engine named `tone`. Raises ValueError, one line, for options it does not have or that are wrong."""
+    unknown = sorted(map(str, set(options) - set(OPTIONS)))
     if unknown:
-        raise ValueError(f"engine option {unknown[0]} is not one of {', '.join(sorted(known))}")
-    rules = []
-    for line in options.get("script", ()):
-        action = line.get("action")
-        if action not in ACTIONS:
-            raise ValueError(f"engine option script: action must be one of {', '.join(ACTIONS)}, not {action!r}")
-        default_ms = STALL_MS if action == "stall" else 0
-        rules.append(Rule(str(line.get("match", "")), int(line.get("at", 0)), action, int(line.get("ms", default_ms))))
+        raise ValueError(f"engine option {unknown[0]} is not one of {', '.join(OPTIONS)}")
+    lines = options.get("script", ())
+    if not isinstance(lines, list | tuple) or not all(isinstance(line, Mapping) for line in lines):
+        raise ValueError(f"engine option script must be a list of tables, not {lines!r}")
     return ToneEngine(
-        step_delay_ms=float(options.get("step_delay_ms", 0)), batch_max=int(options.get("batch_max", 2)), script=rules
+        step_delay_ms=_number("step_delay_ms", options.get("step_delay_ms", 0), 0, STALL_MS),
+        batch_max=_whole("batch_max", options.get("batch_max", 2), 1, MAX_BATCH),
+        script=[_rule(line) for line in lines],
     )
+
+
+def _rule(line: Mapping[str, Any]) -> Rule:
+    """One line of the option `script`, checked."""
+    action, match = line.get("action"), line.get("match", "")
+    if action not in ACTIONS:
+        raise ValueError(f"engine option script: action must be one of {', '.join(ACTIONS)}, not {action!r}")
+    if not isinstance(match, str):
+        raise ValueError(f"engine option script: match must be a text, not {match!r}")
+    unknown = sorted(map(str, set(line) - set(RULE_KEYS)))
+    if unknown:
+        raise ValueError(f"engine option script: {unknown[0]} is not one of {', '.join(RULE_KEYS)}")
+    ms = line.get("ms", STALL_MS if action == "stall" else 0)
+    return Rule(match, _whole("script: at", line.get("at", 0), 0, 10**9), action, _whole("script: ms", ms, 0, STALL_MS))
+
+
+def _whole(name: str, value: Any, lowest: int, highest: int) -> int:
+    number = _number(name, value, lowest, highest)
+    if not number.is_integer():
+        raise ValueError(f"engine option {name} must be a whole number, not {value!r}")
+    return int(number)
+
+
+def _number(name: str, value: Any, lowest: float, highest: float) -> float:
+    """A number, also written as a text, as options from a command line are."""
+    try:
+        number = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not lowest <= number <= highest:
+        raise ValueError(f"engine option {name} must be a number from {lowest:g} to {highest:g}, not {value!r}")
+    return number

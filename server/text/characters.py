@@ -17,6 +17,7 @@ NEWLINES = frozenset("\n\r\x0b\x0c\x85\u2028\u2029")
 CLOSERS = frozenset("\"'”’)]}）】」』》〉〕］｝»›＂＇")
 
 HANZI = re.compile(f"[{HANZI_CLASS}]")
+"""One Chinese ideograph: unified, extensions, compatibility, the zero 〇 and the repetition mark 々."""
 
 _ZWJ = "\u200d"
 
@@ -37,6 +38,11 @@ def _mark_class() -> str:
 COMBINING_CLASS = _mark_class() + "\u200c\u200d\U000e0100-\U000e01ef"
 WORD_CHAR = f"(?:(?![{HANZI_CLASS}{SYLLABLE_CLASS}])[\\w{COMBINING_CLASS}])"
 """One character of a word that is not written in Hanzi, kana or hangul: letter, digit, underscore, combining mark."""
+
+
+def is_hanzi(char: str) -> bool:
+    """Whether a character is one of `HANZI`."""
+    return HANZI.match(char) is not None
 
 
 def is_extender(char: str) -> bool:

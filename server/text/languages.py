@@ -2,10 +2,9 @@
 
 import re
 
-from server.text.characters import HANZI_CLASS
+from server.text.characters import HANZI
 from server.text.tokens import Language
 
-_HANZI = re.compile(f"[{HANZI_CLASS}]")
 _LATIN_WORD = re.compile(r"[A-Za-z\u00c0-\u024fＡ-Ｚａ-ｚ]+")
 _PIECE = re.compile(r"\d|[^\W\d_]+")
 _LONG_WORD = 16  # letters; a longer "word" counts once more for each such length
@@ -16,7 +15,7 @@ WORD_WEIGHT = 1.5  # one English word weighs as much as this many Hanzi
 
 def dominating_language(text: str, otherwise: Language) -> Language:
     """The language most of `text` is written in; `otherwise` when it has no letters of either."""
-    hanzi = sum(1 for _ in _HANZI.finditer(text))
+    hanzi = sum(1 for _ in HANZI.finditer(text))
     words = sum(1 for _ in _LATIN_WORD.finditer(text))
     if not hanzi and not words:
         return otherwise

@@ -26,6 +26,7 @@ class SegmentLimits:
     max_chars: int = 2000
 
     def __post_init__(self) -> None:
+        """Raises ValueError for limits that no text could keep to."""
         if min(self.max_tokens, self.first_max_chars, self.first_max_words, self.clause_tokens) < 1:
             raise ValueError("segment limits must be at least 1")
         if not MAX_URL <= self.max_chars <= WINDOW // 2 - MAX_URL:

@@ -9,13 +9,12 @@ come at `WRITING_RATE`, and speech lasts at least what the embedded voices were 
 import re
 from typing import Final
 
-from server.text.characters import HANZI_CLASS
+from server.text.characters import HANZI
 from server.text.tokens import Boundary
 
 WRITING_RATE: Final = 30.0  # characters a second
 MARGIN_S: Final = 0.08  # from the character that decides a cut to its sound at the client
 
-_HANZI: Final = re.compile(f"[{HANZI_CLASS}]")
 _DIGIT: Final = re.compile(r"\d")
 _LATIN: Final = re.compile(r"[A-Za-z\u00c0-\u024f' ]")
 # Seconds: among the fastest of 60 segments of both voices, with the pauses of the embedded engine, a little shortened.
@@ -30,7 +29,7 @@ _PAUSE: Final = {Boundary.WORD: 0.0, Boundary.CLAUSE: 0.22, Boundary.SENTENCE: 0
 
 def least_duration(text: str, boundary: Boundary) -> float:
     """Seconds that `text` and the pause after it last at the least; 0 where it says nothing."""
-    hanzi = sum(1 for _ in _HANZI.finditer(text))
+    hanzi = sum(1 for _ in HANZI.finditer(text))
     digits = sum(1 for _ in _DIGIT.finditer(text))
     letters = sum(1 for _ in _LATIN.finditer(text.strip()))
     if not hanzi + digits + letters:
@@ -44,6 +43,7 @@ class Pacing:
     """Follows an utterance's cuts. Positions are code points of the utterance."""
 
     def __init__(self) -> None:
+        """Nothing was said yet."""
         self._base = 0  # where writing began, or went on after a flush
         self._sounds_until: float | None = None  # seconds since then; None while nothing was said
 

@@ -3,32 +3,10 @@
 import re
 
 from server.text import numbers_en as words_of
-from server.text.shapes import INTEGER, MONTH, NUMBER
+from server.text.currencies import take_currency
+from server.text.shapes import INTEGER, MONTH, NUMBER, is_negative, numbers_in
 
 _MONTHS = "January February March April May June July August September October November December".split()
-_CURRENCIES = {
-    "$": ("dollar", "dollars", "cent", "cents"),
-    "US$": ("US dollar", "US dollars", "cent", "cents"),
-    "HK$": ("Hong Kong dollar", "Hong Kong dollars", "cent", "cents"),
-    "NT$": ("Taiwan dollar", "Taiwan dollars", "cent", "cents"),
-    "A$": ("Australian dollar", "Australian dollars", "cent", "cents"),
-    "C$": ("Canadian dollar", "Canadian dollars", "cent", "cents"),
-    "€": ("euro", "euros", "cent", "cents"),
-    "£": ("pound", "pounds", "penny", "pence"),
-    "¥": ("yuan", "yuan", "", ""),
-    "￥": ("yuan", "yuan", "", ""),
-    "₩": ("won", "won", "", ""),
-    "₹": ("rupee", "rupees", "", ""),
-    "USD": ("U.S. dollar", "U.S. dollars", "", ""),
-    "CNY": ("yuan", "yuan", "", ""),
-    "RMB": ("yuan", "yuan", "", ""),
-    "EUR": ("euro", "euros", "", ""),
-    "GBP": ("pound", "pounds", "", ""),
-    "JPY": ("yen", "yen", "", ""),
-    "HKD": ("Hong Kong dollar", "Hong Kong dollars", "", ""),
-    "TWD": ("Taiwan dollar", "Taiwan dollars", "", ""),
-    "KRW": ("won", "won", "", ""),
-}
 _SCALES = {
     "k": "thousand",
     "m": "million",
@@ -125,9 +103,6 @@ _YEAR_CUES = frozenset(
 _COUNTED = frozenset("people men women children feet percent points".split())
 _FUNCTION_S = frozenset("was is has as this its his".split())
 _ROOM_CUES = re.compile(r"\b(?:room|flight|route|highway|bus|gate|suite|channel|interstate)\s+\Z", re.IGNORECASE)
-_CURRENCY = re.compile(r"US\$|HK\$|NT\$|A\$|C\$|[$€£¥￥₩₹]|[A-Z]{3}")
-_NUMBER = re.compile(NUMBER)
-_SIGN = re.compile(r"^\s*[-−–]")
 
 
 def number(text: str) -> str:
@@ -247,23 +222,23 @@ def phone(text: str) -> str:
 
 def money(text: str) -> str:
     """ "$19.99" -> "nineteen dollars and ninety nine cents", "$3.5 million" -> "three point five million dollars"."""
-    symbol = _CURRENCY.search(text)
-    amounts = _NUMBER.findall(text)
-    one, many, cent, cents = _CURRENCIES.get(symbol.group() if symbol else "$", ("", "", "", ""))
-    rest = re.sub(rf"{_CURRENCY.pattern}|{NUMBER}|[\s\-−–—~～]", "", text)
+    currency, other = take_currency(text)
+    one, many = currency.one, currency.many
+    amounts = numbers_in(text)
+    rest = re.sub(rf"{NUMBER}|[\s\-−–—~～]", "", other)
     scale = _SCALES.get(rest, _SCALES.get(rest.lower(), rest))
-    sign = "minus " if _SIGN.match(text) else ""
+    sign = "minus " if is_negative(text) else ""
     if len(amounts) > 1:
         return f"{sign}{number(amounts[0])} to {number(amounts[1])} {scale} {many}"
     whole, _, fraction = amounts[0].replace(",", "").partition(".")
-    if scale or len(fraction) not in (0, 2) or not cents:
+    if scale or len(fraction) not in (0, 2) or not currency.cents:
         single = amounts[0] == "1" and not scale
         return f"{sign}{number(amounts[0])} {scale} {one if single else many}"
     told = []
     if int(whole) or not int(fraction or 0):
         told.append(f"{number(whole)} {one if int(whole) == 1 else many}")
     if int(fraction or 0):
-        told.append(f"{number(fraction)} {cent if int(fraction) == 1 else cents}")
+        told.append(f"{number(fraction)} {currency.cent if int(fraction) == 1 else currency.cents}")
     return sign + " and ".join(told)
 
 
@@ -276,18 +251,18 @@ def percent(text: str) -> str:
 def degrees(text: str) -> str:
     """ "-5°C" -> "minus five degrees Celsius"."""
     scale = " Celsius" if text.endswith("C") else " Fahrenheit" if text.endswith("F") else ""
-    single = _NUMBER.findall(text) == ["1"]
+    single = numbers_in(text) == ["1"]
     return f"{_told_range(text)} {'degree' if single else 'degrees'}{scale}"
 
 
 def _told_range(text: str) -> str:
-    sign = "minus " if _SIGN.match(text) else ""
-    return sign + " to ".join(number(part) for part in _NUMBER.findall(text))
+    sign = "minus " if is_negative(text) else ""
+    return sign + " to ".join(number(part) for part in numbers_in(text))
 
 
 def number_range(text: str, after: str) -> str:
     """ "3-5" -> "three to five"; two years are read as years, "10 - 5 =" as a sum."""
-    parts = _NUMBER.findall(text)
+    parts = numbers_in(text)
     if after.lstrip().startswith("="):
         return " minus ".join(number(part) for part in parts)
     if all(len(part) == 4 and part.isdecimal() and 1100 <= int(part) <= 2099 for part in parts):

@@ -4,32 +4,10 @@ import re
 from decimal import Decimal
 
 from server.text import numbers_zh as words_of
+from server.text.currencies import take_currency
 from server.text.measures import read_measure
-from server.text.shapes import NUMBER, TILDE
+from server.text.shapes import NUMBER, TILDE, is_negative, numbers_in
 
-_CURRENCIES = {
-    "$": "美元",
-    "US$": "美元",
-    "HK$": "港元",
-    "NT$": "新台币",
-    "A$": "澳元",
-    "C$": "加元",
-    "€": "欧元",
-    "£": "英镑",
-    "¥": "元",
-    "￥": "元",
-    "₩": "韩元",
-    "₹": "卢比",
-    "USD": "美元",
-    "CNY": "元",
-    "RMB": "元",
-    "EUR": "欧元",
-    "GBP": "英镑",
-    "JPY": "日元",
-    "HKD": "港元",
-    "TWD": "新台币",
-    "KRW": "韩元",
-}
 _SCALES = {
     "k": 1000,
     "K": 1000,
@@ -80,9 +58,6 @@ _UNITS = {
     "km/h": "公里每小时",
     "m/s": "米每秒",
 }
-_CURRENCY = re.compile(r"US\$|HK\$|NT\$|A\$|C\$|[$€£¥￥₩₹]|[A-Z]{3}")
-_NUMBER = re.compile(NUMBER)
-_SIGN = re.compile(r"^\s*[-−–]")
 _LONG = 7  # digits without commas or a unit from which a number is an id
 _ID_CUES = re.compile(r"(?:电话|手机|号码|热线|拨打|致电|拨|打|呼叫|客服|证|卡号|账号|编号|验证码|房间|QQ)[^\d]{0,4}\Z")
 _YEAR = re.compile(r"(?:19|20)\d\d")
@@ -169,11 +144,11 @@ def phone(text: str) -> str:
 
 def money(text: str, after: str) -> str:
     """ "￥99.5" -> "九十九点五元"; the unit is not said twice when it is also written."""
-    symbol = _CURRENCY.search(text)
-    unit = _CURRENCIES.get(symbol.group() if symbol else "", "")
-    amounts = [re.sub(r"(\.\d*?)0+\Z", r"\1", part.replace(",", "")).rstrip(".") for part in _NUMBER.findall(text)]
-    rest = re.sub(rf"{_CURRENCY.pattern}|{NUMBER}|[\s\-−–—~～]", "", text)
-    sign = "负" if _SIGN.match(text) else ""
+    currency, other = take_currency(text)
+    unit = currency.chinese
+    amounts = [re.sub(r"(\.\d*?)0+\Z", r"\1", part.replace(",", "")).rstrip(".") for part in numbers_in(text)]
+    rest = re.sub(rf"{NUMBER}|[\s\-−–—~～]", "", other)
+    sign = "负" if is_negative(text) else ""
     if rest in _SCALES:
         amounts = [_plain(Decimal(part) * _SCALES[rest]) for part in amounts]
         rest = ""
@@ -197,15 +172,15 @@ def _plain(value: Decimal) -> str:
 def percent(text: str) -> str:
     """ "12.5%" -> "百分之十二点五", "3%-5%" -> "百分之三到百分之五"."""
     base = "千分之" if "‰" in text else "百分之"
-    told = [number(part) for part in _NUMBER.findall(text)]
+    told = [number(part) for part in numbers_in(text)]
     both = text.count("%") + text.count("‰") > 1
-    return ("负" if _SIGN.match(text) else "") + base + ("到" + (base if both else "")).join(told)
+    return ("负" if is_negative(text) else "") + base + ("到" + (base if both else "")).join(told)
 
 
 def degrees(text: str) -> str:
     """ "-5°C" -> "零下五摄氏度"."""
-    sign = "零下" if _SIGN.match(text) and text[-1] in "CF" else "负" if _SIGN.match(text) else ""
-    told = "到".join(number(part) for part in _NUMBER.findall(text))
+    sign = "零下" if is_negative(text) and text[-1] in "CF" else "负" if is_negative(text) else ""
+    told = "到".join(number(part) for part in numbers_in(text))
     if text.endswith("F"):
         return f"华氏{sign}{told}度"
     return sign + told + ("摄氏度" if text.endswith("C") else "度")
@@ -213,7 +188,7 @@ def degrees(text: str) -> str:
 
 def number_range(text: str, after: str) -> str:
     """ "3-5" -> "三到五"; a falling pair is a score: "3-2" -> "三比二"."""
-    parts = _NUMBER.findall(text)
+    parts = numbers_in(text)
     years = all(_YEAR.fullmatch(part) for part in parts) and not _COUNTS.match(after)
     if years or (after.lstrip().startswith("年") and all(len(part) == 4 for part in parts)):
         return "到".join(words_of.digits(part) for part in parts)

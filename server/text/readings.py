@@ -1,6 +1,7 @@
 """Chooses the rule that reads a shape in a language."""
 
 import re
+from collections.abc import Callable
 
 from server.text import read_en, read_zh, web
 from server.text.abbreviations import read_numero
@@ -38,65 +39,51 @@ def read_shape(shape: str, text: str, before: str, after: str, language: Languag
     if shape == "date_mdy":
         reader = read_zh if language == "zh" else read_en
         return reader.date_mdy(text) or web.read_version(re.sub(r"\D", ".", text), language)
-    if language == "zh":
-        return _read_zh(shape, text, before, after)
-    return _read_en(shape, text, before, after)
+    reader_of = _CHINESE if language == "zh" else _ENGLISH
+    return reader_of[shape](text, before, after) if shape in reader_of else text
 
 
-def _read_zh(shape: str, text: str, before: str, after: str) -> str:
-    match shape:
-        case "number":
-            return read_zh.plain_number(text, before, after)
-        case "money" | "coded_money":
-            return read_zh.money(text, after)
-        case "range":
-            return read_zh.number_range(text, after)
-        case "clock":
-            return read_zh.clock(text)
-        case "hour":
-            return read_zh.hour(text)
-        case "phone":
-            return read_zh.phone(text)
-        case "percent":
-            return read_zh.percent(text)
-        case "degrees":
-            return read_zh.degrees(text)
-        case "measure":
-            return read_zh.measure(text)
-        case "ratio":
-            return read_zh.ratio(text)
-        case "fraction":
-            return read_zh.fraction(text)
-        case _:
-            return text
+_Reader = Callable[[str, str, str], str]
+"""What a shape says: its text, what is before it, what is after it -> words."""
 
 
-def _read_en(shape: str, text: str, before: str, after: str) -> str:
-    match shape:
-        case "number":
-            return read_en.plain_number(text, before, after)
-        case "money" | "coded_money":
-            return read_en.money(text)
-        case "range":
-            return read_en.number_range(text, after)
-        case "clock":
-            return read_en.clock(text)
-        case "hour":
-            return read_en.hour(text)
-        case "phone":
-            return read_en.phone(text)
-        case "percent":
-            return read_en.percent(text)
-        case "degrees":
-            return read_en.degrees(text)
-        case "measure":
-            return read_en.measure(text)
-        case "ratio":
-            return read_en.ratio(text)
-        case "fraction":
-            return read_en.fraction(text)
-        case _:
-            return text
+def _alone(read: Callable[[str], str]) -> _Reader:
+    """A reader that needs nothing but the text itself."""
+    return lambda text, before, after: read(text)
+
+
+def _with_after(read: Callable[[str, str], str]) -> _Reader:
+    return lambda text, before, after: read(text, after)
+
+
+_CHINESE: dict[str, _Reader] = {
+    "number": read_zh.plain_number,
+    "money": _with_after(read_zh.money),
+    "coded_money": _with_after(read_zh.money),
+    "range": _with_after(read_zh.number_range),
+    "clock": _alone(read_zh.clock),
+    "hour": _alone(read_zh.hour),
+    "phone": _alone(read_zh.phone),
+    "percent": _alone(read_zh.percent),
+    "degrees": _alone(read_zh.degrees),
+    "measure": _alone(read_zh.measure),
+    "ratio": _alone(read_zh.ratio),
+    "fraction": _alone(read_zh.fraction),
+}
+_ENGLISH: dict[str, _Reader] = {
+    "number": read_en.plain_number,
+    "money": _alone(read_en.money),
+    "coded_money": _alone(read_en.money),
+    "range": _with_after(read_en.number_range),
+    "clock": _alone(read_en.clock),
+    "hour": _alone(read_en.hour),
+    "phone": _alone(read_en.phone),
+    "percent": _alone(read_en.percent),
+    "degrees": _alone(read_en.degrees),
+    "measure": _alone(read_en.measure),
+    "ratio": _alone(read_en.ratio),
+    "fraction": _alone(read_en.fraction),
+}
 
 
 def _read_initials(text: str) -> str:

@@ -60,6 +60,7 @@ class Segmenter:
     """One utterance's text in, its cuts out. Pull cuts with `next` until it gives None."""
 
     def __init__(self, *, language: Language | None = None, limits: SegmentLimits | None = None) -> None:
+        """`language`: of text without letters, until letters come (default: Chinese)."""
         self._limits = limits or SegmentLimits()
         self._language: Language = language or "zh"
         self._incoming: deque[str] = deque()

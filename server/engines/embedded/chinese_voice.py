@@ -13,10 +13,9 @@ from server.engines.embedded.chinese_symbols import PAUSE, SILENCE, SymbolRow, s
 from server.engines.embedded.model import Model
 from server.engines.embedded.pieces import Ending, Piece
 from server.engines.embedded.rendering import ChunkSizes, PlannedChunk, SpokenPiece, word_spans
-from server.engines.embedded.shaping import HOP, fade_edges, limit, pause_samples
+from server.engines.embedded.shaping import HOP, fade_edges, pause_samples
 from server.engines.embedded.transpose import reach, read_at
 
-GAIN = 1.0
 POSTNET_CONTEXT = 10  # frames; see fastspeech2_graph
 VOCODER_CONTEXT = 20  # frames each side: the result then differs from the whole by less than one 16-bit step
 SOUND_LEADS_FRAMES = 1  # a word's sound begins about this much before its duration says
@@ -38,6 +37,7 @@ class ChineseVoice:
     """Shared by all jobs; holds nothing of any of them."""
 
     def __init__(self, folder: Path, weight_type: str, threads: int) -> None:
+        """Open the models that `voice_build` put into `folder`; `threads` for each call. Raises `EngineError`."""
         self._acoustic = Model(folder / f"acoustic_{weight_type}.onnx", threads)
         self._postnet = Model(folder / f"postnet_{weight_type}.onnx", threads)
         self._vocoder = Model(folder / "vocoder.onnx", threads)
@@ -69,10 +69,12 @@ class ChineseVoice:
         return SpokenPiece(scaled, speech.chunks(sizes, pause))
 
     def refine(self, mel: Floats) -> Floats:
+        """A decoder's mel `[1, frames, 80]` sharpened by the postnet; exact but for `POSTNET_CONTEXT` at its edges."""
         refined: Floats = self._postnet.run({"mel_before": mel})[0]
         return refined
 
     def vocode(self, mel: Floats) -> Samples:
+        """`HOP` samples a frame of a refined mel `[1, frames, 80]`; exact but for `VOCODER_CONTEXT` at its edges."""
         audio: Samples = self._vocoder.run({"mel": mel})[0][0]
         return audio
 
@@ -108,7 +110,7 @@ class _Speech:
 
     def _render(self, first: int, end: int, silence: int) -> Samples:
         audio = self._vocoded(first, end) if self._ratio == 1 else self._transposed(first * HOP, end * HOP)
-        shaped = fade_edges(limit(audio * np.float32(GAIN)), first * HOP, self.samples)
+        shaped = fade_edges(audio, first * HOP, self.samples)
         return np.concatenate([shaped, np.zeros(silence, np.float32)]) if silence else shaped
 
     def _transposed(self, first: int, end: int) -> Samples:

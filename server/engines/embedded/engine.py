@@ -1,4 +1,8 @@
-"""The engine itself: jobs, steps, and which voice speaks which piece."""
+"""The engine itself: jobs, steps, and which model speaks which piece.
+
+The voice `zh-baker` speaks Hanzi with the Chinese model and everything else with the English one. `en-hibari` uses the
+English model alone, whatever the text: who asks for the freely licensed voice must not get the other.
+"""
 
 import logging
 import platform
@@ -34,6 +38,7 @@ from server.engines.embedded.rendering import ChunkSizes, SpokenPiece
 from server.engines.embedded.shaping import SAMPLE_RATE
 from server.engines.embedded.voice_build import ENGLISH_MODEL, VoiceBuilder, hibari_assets
 from server.engines.model_cache import CacheEntry, ModelCacheError
+from server.text.characters import HANZI_CLASS
 from server.text.tokens import Boundary, Language, Token
 
 MAX_TOKENS = 40
@@ -41,8 +46,8 @@ SPEED_RANGE = (0.5, 2.0)
 PITCH_RANGE = (0.5, 2.0)
 
 _log = logging.getLogger(__name__)
-_HANZI = r"㐀-䶿一-鿿豈-﫿〇\U00020000-\U0003ffff"
-_TOKEN = re.compile(rf"[{_HANZI}]|[^\W_{_HANZI}]+(?:['’-][^\W_{_HANZI}]+)*")
+_LETTER = rf"[^\W_{HANZI_CLASS}]"
+_TOKEN = re.compile(rf"[{HANZI_CLASS}]|{_LETTER}+(?:['’-]{_LETTER}+)*")
 _SAMPLE_WORDS: dict[Language, str] = {"zh": "你 好 ， 世 界 。", "en": "Hello , world ."}
 _MODES: tuple[RenderMode, ...] = ("stream", "block")
 
@@ -58,7 +63,7 @@ class EmbeddedEngine:
     """Implements `server.engines.base.Engine`. `step` may run in several threads, for different jobs."""
 
     def __init__(self, options: Options) -> None:
-        """Load the voices, building them first where needed. Raises `EngineError` when not even one can be had."""
+        """Load the models, building them first where needed. Raises `EngineError` when not even one can be had."""
         flags = cpu_flags()
         self.weight_type = weight_type_for(platform.machine(), flags)
         self._absent: dict[Language, str] = {}
@@ -94,15 +99,20 @@ class EmbeddedEngine:
 
     @property
     def capabilities(self) -> Capabilities:
+        """What this engine can do with the voices that could be had."""
         return self._capabilities
 
     def warm_up(self) -> None:
-        """Render a short text in each voice: the first call of a model is about 100 ms slower than the next."""
-        for language in self._capabilities.languages:
+        """Render a short text in each voice: the first call of a model is about 100 ms slower than the next.
+
+        Raises `EngineError` when a voice cannot speak: the server must not open for listeners who would hear nothing.
+        """
+        for voice in self._capabilities.voices:
             for mode in _MODES:
-                job = self.prepare(_sample_segment(language), RenderPlan(mode))
-                while not isinstance(self.step([job])[0], SegmentEnd):
-                    pass
+                job = self.prepare(_sample_segment(voice), RenderPlan(mode))
+                while not isinstance(event := self.step([job])[0], SegmentEnd):
+                    if isinstance(event, SegmentFailed):
+                        raise EngineError(f"voice {voice.id} cannot speak: {event.error}") from event.error
 
     def prepare(
         self, segment: Segment, plan: RenderPlan, context: object | None = None, seed: int = 0, start_sample: int = 0
@@ -113,13 +123,16 @@ class EmbeddedEngine:
         return job
 
     def step(self, jobs: Sequence[Job]) -> Sequence[StepEvent]:
+        """The next chunk of each job; the models of later pieces run in later steps."""
         return [self._step(job) for job in jobs]
 
     def cancel(self, job: Job) -> None:
+        """Forget a job; a step with it ends it."""
         if isinstance(job, EmbeddedJob):
             job.output = None
 
     def close(self) -> None:
+        """Let go of the models; jobs that go on after this fail."""
         self._chinese = self._english = None
 
     def _step(self, job: Job) -> StepEvent:
@@ -141,7 +154,7 @@ class EmbeddedEngine:
         """Chunks of the segment from `start_sample` on. Chunks wholly before it are planned but never computed."""
         sizes = ChunkSizes(plan)
         position = 0
-        for piece in cut_into_pieces(segment):
+        for piece in cut_into_pieces(segment, _spoken_languages(segment.voice)):
             spoken = self._speak(piece, segment, seed, sizes)
             if spoken is None:
                 continue
@@ -176,6 +189,14 @@ def count_tokens(text: str) -> int:
     return sum(1 for _ in _TOKEN.finditer(text))
 
 
+def _spoken_languages(voice_id: str) -> tuple[Language, ...]:
+    """Between what a voice's models can speak. Raises `EngineError` for a voice that does not exist."""
+    for voice in ALL_VOICES:
+        if voice.id == voice_id:
+            return voice.languages
+    raise EngineError(f"the embedded engine has no voice {voice_id!r}")
+
+
 def _capabilities(entries: dict[Language, CacheEntry], name: str) -> Capabilities:
     by_id: dict[str, Language] = {CHINESE.id: "zh", ENGLISH.id: "en"}
     languages = tuple(entries)
@@ -192,18 +213,20 @@ def _capabilities(entries: dict[Language, CacheEntry], name: str) -> Capabilitie
         max_tokens=MAX_TOKENS,
         count_tokens=count_tokens,
         fingerprint=name,
-        parameters=frozenset({"speed", "pitch"}),
+        # The seed draws the noise in the English model's breath and hiss; the Chinese model has no chance in it.
+        parameters=frozenset({"speed", "pitch", *(["seed"] if "en" in languages else [])}),
         timings=True,
         batch_max=1,
         equality="lsb",
     )
 
 
-def _sample_segment(language: Language) -> Segment:
-    """A segment for warming up."""
+def _sample_segment(voice: Voice) -> Segment:
+    """A segment for warming up, in the voice's own language."""
+    language = voice.languages[0]
     parts = _SAMPLE_WORDS[language].split()
     tokens = tuple(Token(p, i, i + 1, language, "word" if p.isalpha() else "mark") for i, p in enumerate(parts))
-    return Segment(0, tokens, Boundary.SENTENCE, CHINESE.id if language == "zh" else ENGLISH.id)
+    return Segment(0, tokens, Boundary.SENTENCE, voice.id)
 
 
 def _to_stderr(line: str) -> None:

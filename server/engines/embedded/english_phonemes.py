@@ -34,6 +34,7 @@ class EnglishPhonemes:
     """Wraps hibari's grapheme-to-phoneme tables. Tables only: nothing here can download a voice."""
 
     def __init__(self, g2p: Any, vocabulary: Mapping[str, int]) -> None:
+        """`g2p`: a `hibari.g2p.G2P`; `vocabulary`: the network's number of each phoneme and mark."""
         self._g2p = g2p
         self._vocabulary = vocabulary
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from server.engines.model_cache import CacheEntry
 
-_PACKAGES = ("onnxruntime", "numpy", "hibari-tts", "pypinyin")
+_PACKAGES = ("cosystream", "onnxruntime", "numpy", "hibari-tts", "pypinyin", "wetext", "kaldifst", "anyascii")
+"""Our own code, what runs the models, and what turns text into sounds."""
 _RELEVANT_FLAGS = frozenset("avx avx2 fma avx512f avx512bw avx512_vnni avx_vnni amx_int8 asimddp i8mm sve".split())
 
 
@@ -42,10 +43,18 @@ def fingerprint(entries: Iterable[CacheEntry], weight_type: str, flags: frozense
     """A short name for this combination of models, libraries and CPU."""
     facts = {
         "files": [sorted(entry.files.items()) for entry in entries],
-        "packages": {name: metadata.version(name) for name in _PACKAGES},
+        "packages": {name: _version(name) for name in _PACKAGES},
         "weights": weight_type,
         "machine": platform.machine(),
         "flags": sorted(flags),
     }
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
     return f"embedded-{digest[:16]}"
+
+
+def _version(package: str) -> str:
+    """The version installed; "" for a package that is only on the path, as our own may be."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return ""

@@ -26,6 +26,7 @@ class Model:
     """An ONNX model that several threads may run at once. Raises `EngineError`, in one line, when it cannot."""
 
     def __init__(self, path: Path, threads: int = 1) -> None:
+        """Load `path`, to be run with so many threads a call."""
         options = ort.SessionOptions()
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1

@@ -23,22 +23,27 @@ class OnnxGraph:
     """Nodes are appended in execution order; every method returns the name of the value it makes."""
 
     def __init__(self, name: str) -> None:
+        """An empty graph called `name`."""
         self.name = name
         self._nodes: list[onnx.NodeProto] = []
         self._constants: list[onnx.TensorProto] = []
 
     def constant(self, value: Any, dtype: npt.DTypeLike | None = None) -> str:
+        """A stored array."""
         name = f"const_{len(self._constants)}"
         self._constants.append(numpy_helper.from_array(np.array(value, dtype=dtype, order="C"), name))
         return name
 
     def ints(self, *values: int) -> str:
+        """A stored list of int64, as shapes, axes and paddings are given."""
         return self.constant(values, np.int64)
 
     def op(self, kind: str, *inputs: str, out: str | None = None, **attributes: Any) -> str:
+        """An operator with one output, called `out` if that is given."""
         return self.ops(kind, *inputs, outputs=[out] if out else 1, **attributes)[0]
 
     def ops(self, kind: str, *inputs: str, outputs: int | Sequence[str], **attributes: Any) -> list[str]:
+        """An operator with several outputs: how many, or their names."""
         number = len(self._nodes)
         names = [f"{kind}_{number}_{i}" for i in range(outputs)] if isinstance(outputs, int) else list(outputs)
         self._nodes.append(helper.make_node(kind, list(inputs), names, name=f"node_{number}_{kind}", **attributes))
@@ -66,6 +71,7 @@ class OnnxGraph:
         return self.op("Mul", self.op("Cast", product, to=TensorProto.FLOAT), scale)
 
     def save(self, path: Path, inputs: Sequence[onnx.ValueInfoProto], outputs: Sequence[onnx.ValueInfoProto]) -> None:
+        """Check the graph and write it. Raises `onnx.checker.ValidationError`, and OSError where it cannot write."""
         graph = helper.make_graph(self._nodes, self.name, inputs, outputs, self._constants)
         model = helper.make_model(
             graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION, producer_name="cosystream"
@@ -75,8 +81,10 @@ class OnnxGraph:
 
 
 def floats(name: str, *shape: int | str) -> onnx.ValueInfoProto:
+    """A float32 input or output; a dimension that varies has a name."""
     return helper.make_tensor_value_info(name, TensorProto.FLOAT, list(shape))
 
 
 def integers(name: str, *shape: int | str) -> onnx.ValueInfoProto:
+    """An int64 input or output; a dimension that varies has a name."""
     return helper.make_tensor_value_info(name, TensorProto.INT64, list(shape))

@@ -1,11 +1,14 @@
-"""Cut a segment's tokens into pieces: stretches that one voice speaks in one call of its model."""
+"""Cut a segment's tokens into pieces: stretches that one model speaks in one call."""
 
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from anyascii import anyascii
+
 from server.engines.base import Segment, WordTiming
+from server.text.characters import is_hanzi
 from server.text.tokens import Boundary, Language, Token
 
 MAX_WORDS: dict[Language, int] = {"zh": 32, "en": 14}
@@ -17,6 +20,8 @@ _FOLDED = str.maketrans({"’": "'", "‘": "'", "ß": "ss", "ø": "o", "Ø": "O
 _LONGEST_WORD = 24  # letters; a longer "word" is no word, and is said in parts
 _LATIN_EXTRA = frozenset("'-.&@+/")  # kept inside a Latin word
 _HANZI_DIGITS = dict(zip("0123456789", "零一二三四五六七八九", strict=True))
+# Where a syllable in Latin letters would be taken for the name of a letter or for a sign.
+_ROMAN = {"A": "Ah", "E": "Uh", "O": "Oh", "0": "Ling"}
 
 
 class Mark(Enum):
@@ -87,25 +92,19 @@ _PARAGRAPH_PAUSE_MS = 650
 _JOIN_PAUSE_MS = 0
 
 
-def is_hanzi(character: str) -> bool:
-    """Whether a character is a Chinese ideograph (unified, extensions, compatibility) or the zero 〇."""
-    code = ord(character)
-    return (
-        0x4E00 <= code <= 0x9FFF
-        or 0x3400 <= code <= 0x4DBF
-        or 0xF900 <= code <= 0xFAFF
-        or 0x20000 <= code <= 0x3FFFF
-        or character == "〇"
-    )
+def sayable(token: Token, languages: Collection[Language]) -> tuple[Language, list[str]] | None:
+    """Which model says a token, and the words it is given; None for what neither can say (other scripts, symbols).
 
-
-def sayable(token: Token) -> tuple[Language, list[str]] | None:
-    """Which voice says a token, and the words it is given; None for what neither can say (other scripts, symbols)."""
+    Where `languages`, the voice's own, have no Chinese, Hanzi are given to the English model in Latin letters.
+    """
     hanzi = [c for c in token.text if is_hanzi(c)]
-    if hanzi:
+    if hanzi and "zh" in languages:
         return "zh", hanzi
+    if hanzi:
+        syllables = [syllable for c in hanzi if (syllable := romanised(c))]
+        return ("en", syllables) if syllables else None
     latin = fold_to_ascii(token.text)
-    if latin.isdigit() and token.language == "zh":
+    if latin.isdigit() and token.language == "zh" and "zh" in languages:
         return "zh", [_HANZI_DIGITS[c] for c in latin]
     parts = [latin[i : i + _LONGEST_WORD] for i in range(0, len(latin), _LONGEST_WORD)]
     parts = [part for part in parts if any(c.isalnum() for c in part)]
@@ -119,6 +118,12 @@ def fold_to_ascii(text: str) -> str:
     return kept.strip("-./")
 
 
+def romanised(hanzi: str) -> str:
+    """One Hanzi as a syllable without its tone, for English: 好 -> "Hao"; "" where none is known."""
+    latin = anyascii(hanzi)
+    return _ROMAN.get(latin) or fold_to_ascii(latin)
+
+
 def mark_of(token: Token) -> Mark | None:
     """The strongest meaning of a mark token; None for quotes, brackets and unknown signs."""
     found = [_MARKS[c] for c in token.text if c in _MARKS]
@@ -127,9 +132,9 @@ def mark_of(token: Token) -> Mark | None:
     return next((m for m in found if m in (Mark.QUESTION, Mark.EXCLAMATION)), found[0] if found else None)
 
 
-def cut_into_pieces(segment: Segment) -> tuple[Piece, ...]:
-    """Pieces in speaking order. A segment with nothing sayable gives none."""
-    runs = list(_runs(segment.tokens))
+def cut_into_pieces(segment: Segment, languages: Collection[Language]) -> tuple[Piece, ...]:
+    """Pieces in speaking order, each in one of the voice's `languages`. A segment with nothing sayable gives none."""
+    runs = list(_runs(segment.tokens, languages))
     phrases = [phrase for run in runs for phrase in _split_at_marks(run)]
     bounded = [part for phrase in phrases for part in _split_long(phrase, segment.tokens)]
     pieces = []
@@ -143,7 +148,7 @@ def cut_into_pieces(segment: Segment) -> tuple[Piece, ...]:
 _Run = tuple[Language, list[Word], list[Mark | None]]
 
 
-def _runs(tokens: Sequence[Token]) -> Iterator[_Run]:
+def _runs(tokens: Sequence[Token], languages: Collection[Language]) -> Iterator[_Run]:
     """Stretches of one language, marks attached to the word before them; marks before any word are dropped."""
     current: _Run | None = None
     for index, token in enumerate(tokens):
@@ -152,7 +157,7 @@ def _runs(tokens: Sequence[Token]) -> Iterator[_Run]:
             if current and mark and _stronger(mark, current[2][-1]):
                 current[2][-1] = mark
             continue
-        said = sayable(token)
+        said = sayable(token, languages)
         if said is None:
             continue
         language, texts = said
@@ -208,6 +213,7 @@ def _outside_span(words: Sequence[Word], tokens: Sequence[Token], start: int, en
 
 
 def same_span(a: Token, b: Token) -> bool:
+    """Whether two tokens read the same place of the source text."""
     return (a.start, a.end) == (b.start, b.end)
 
 
@@ -237,7 +243,7 @@ def word_timings(piece: Piece, tokens: Sequence[Token], spans: Sequence[tuple[in
         token = tokens[word.token]
         if previous is not None and same_span(tokens[previous], token):
             last = timings[-1]
-            joint = "" if piece.language == "zh" else " "
+            joint = "" if piece.language == "zh" or is_hanzi(token.text[0]) else " "
             text = last.text if word.token == previous else last.text + joint + token.text
             timings[-1] = WordTiming(text, last.start, last.end, last.first_sample, end)
         else:

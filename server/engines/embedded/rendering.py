@@ -37,6 +37,7 @@ class ChunkSizes:
     """Chunk sizes of one segment, in frames, carried on from piece to piece."""
 
     def __init__(self, plan: RenderPlan) -> None:
+        """The sizes that `plan` asks for, else those of its mode."""
         self._chosen = bool(plan.chunk_ms)
         default = STREAM_FRAMES if plan.mode == "stream" else BLOCK_FRAMES
         frames = tuple(max(1, round(ms * SAMPLE_RATE / 1000 / HOP)) for ms in plan.chunk_ms) or default

@@ -1,5 +1,6 @@
-"""What is done to a voice's samples before they leave: gain, soft limit, fades. All of it depends on a sample's own
-position and value only, so that chunks of any size give the same result."""
+"""What is done to a voice's samples before they leave: fades and pauses. All of it depends on a sample's own position
+only, so that chunks of any size give the same result. Peaks above full scale are left to the server's limiter, which
+comes after the resampler."""
 
 from functools import lru_cache
 
@@ -12,17 +13,6 @@ SAMPLE_RATE = 24_000
 HOP = 300  # samples a frame, for both voices
 FADE_IN = 120  # samples: 5 ms, inside the silence kept before speech
 FADE_OUT = 240  # samples: 10 ms
-_KNEE = 0.85  # where the limiter starts to bend
-
-
-def limit(samples: Samples) -> Samples:
-    """Leave samples up to the knee alone and bend larger ones so that none reaches 1."""
-    magnitude = np.abs(samples)
-    if float(magnitude.max(initial=0.0)) <= _KNEE:
-        return samples
-    room = np.float32(1 - _KNEE)
-    bent = np.float32(_KNEE) + room * np.tanh((magnitude - np.float32(_KNEE)) / room)
-    return np.where(magnitude > _KNEE, np.sign(samples) * bent, samples).astype(np.float32)
 
 
 @lru_cache(maxsize=4)

