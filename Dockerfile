@@ -47,6 +47,8 @@ USER 10001:10001
 WORKDIR /tmp
 EXPOSE 8765
 STOPSIGNAL SIGTERM
+# The port and TLS are looked up where the server finds them, but for the command line, which a health check cannot see: set
+# them by COSYSTREAM_PORT and COSYSTREAM_TLS_CERT or in the file COSYSTREAM_CONFIG, not as arguments of `docker run`.
 HEALTHCHECK --interval=15s --timeout=3s --start-period=30s --retries=3 \
-    CMD ["python", "-c", "import os, urllib.request as r; r.urlopen('http://127.0.0.1:' + os.environ['COSYSTREAM_PORT'] + '/healthz', timeout=2)"]
+    CMD ["cosystream-server", "health"]
 ENTRYPOINT ["cosystream-server"]

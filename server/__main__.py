@@ -1,27 +1,36 @@
-"""The server's command line: `python -m server` serves; `keys` and `settings` are small helpers beside it."""
+"""The server's command line: `python -m server` serves; `keys`, `health` and `settings` are small helpers beside it."""
 
 import argparse
 import importlib
 import os
+import ssl
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from http import HTTPStatus
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
 from typing import Final
 
 from server.gateway.auth import KeysError, add_key, read_key_file, remove_keys
-from server.settings import ENV_PREFIX, OPTIONS, SettingsError, load, markdown_table
+from server.settings import ENV_PREFIX, OPTIONS, Settings, SettingsError, load, markdown_table
 
 EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
 
+HEALTH_TIMEOUT_S: Final = 2.0
 DEFAULT_KEY_FILE: Final = "cosystream-keys.txt"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; the process's exit status: 0 done, 1 failed, 2 wrongly called or configured."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    commands: dict[str, Callable[[list[str]], int]] = {"keys": _keys, "settings": _settings, "serve": _serve}
+    commands: dict[str, Callable[[list[str]], int]] = {
+        "keys": _keys,
+        "settings": _settings,
+        "health": _health,
+        "serve": _serve,
+    }
     try:
         if arguments and arguments[0] in commands:
             return commands[arguments[0]](arguments[1:])
@@ -33,18 +42,51 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_OK
 
 
-def _serve(arguments: list[str]) -> int:
+def _load(arguments: list[str]) -> Settings | None:
+    """The settings; None where they do not hold together, which is then said."""
     try:
-        settings = load(arguments, os.environ)
+        return load(arguments, os.environ)
     except SettingsError as faults:
         for problem in faults.problems:
             print(f"cosystream: {problem}", file=sys.stderr)
         print("cosystream: see `python -m server --help`", file=sys.stderr)
+        return None
+
+
+def _serve(arguments: list[str]) -> int:
+    settings = _load(arguments)
+    if settings is None:
         return EXIT_USAGE
     # Late, so that --help and wrong settings do not wait for the engines' libraries.
     run = importlib.import_module("server.app").run
     status: int = run(settings)
     return status
+
+
+def _health(arguments: list[str]) -> int:
+    """Whether the server that runs on this machine with the same settings is alive."""
+    settings = _load(arguments)
+    if settings is None:
+        return EXIT_USAGE
+    host = settings.hosts[0]
+    if host in ("0.0.0.0", "::", "*"):
+        host = "127.0.0.1"
+    if settings.tls_cert is None:
+        connection = HTTPConnection(host, settings.port, timeout=HEALTH_TIMEOUT_S)
+    else:
+        context = ssl.create_default_context()
+        context.check_hostname = False  # its certificate has the name that others know it by
+        context.verify_mode = ssl.CERT_NONE
+        connection = HTTPSConnection(host, settings.port, timeout=HEALTH_TIMEOUT_S, context=context)
+    try:
+        connection.request("GET", "/healthz")
+        healthy = connection.getresponse().status == HTTPStatus.OK
+    except (OSError, HTTPException) as problem:
+        print(f"cosystream: no answer from {host} port {settings.port}: {problem}", file=sys.stderr)
+        return EXIT_FAILED
+    finally:
+        connection.close()
+    return EXIT_OK if healthy else EXIT_FAILED
 
 
 def _keys(arguments: list[str]) -> int:

@@ -16,6 +16,7 @@ from server.engines import Capabilities, EngineError, registry
 from server.gateway.auth import Principals
 from server.gateway.http import build_app
 from server.gateway.listener import Listener, start_listener
+from server.gateway.origins import Origins
 from server.gateway.sessions import Sessions
 from server.gateway.speak import speak_routes
 from server.gateway.websocket import WebSocketSession, say_busy
@@ -79,7 +80,7 @@ class Server:
         """
         self.listener = await start_listener(
             self.settings,
-            app=build_app(self, routes=speak_routes(self)),
+            app=build_app(self, routes=speak_routes(self), origins=Origins.of(self.settings)),
             websocket_handler=self._serve,
             principals=self.principals,
             metrics=self.metrics,

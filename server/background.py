@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 async def in_daemon_thread(work: Callable[[], T]) -> T:
-    """What `work` returns or raises. Other than with `asyncio.to_thread`, no one waits for it once this is cancelled."""
+    """What `work` returns or raises. Unlike `asyncio.to_thread`, nothing waits for it once this is cancelled."""
     loop = asyncio.get_running_loop()
     result: asyncio.Future[T] = loop.create_future()
 

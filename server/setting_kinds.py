@@ -10,6 +10,7 @@ from typing import Any, Final, Protocol
 
 _TRUE: Final = frozenset({"true", "yes", "on", "1"})
 _FALSE: Final = frozenset({"false", "no", "off", "0"})
+_ORIGIN: Final = re.compile(r"[a-z][a-z0-9+.-]*://([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?")
 _WHOLE: Final = re.compile(r"[+-]?[0-9][0-9_]*")
 
 
@@ -52,6 +53,25 @@ class Hosts:
         if not all(hosts) or any(re.search(r"[\s/]", host) for host in hosts):
             raise ValueError
         return ",".join(hosts)
+
+
+@dataclass(frozen=True, slots=True)
+class Origins:
+    """Origins of web pages, as browsers name them in the header `Origin`."""
+
+    allowed: str = "https://name[:port], several with commas between them, or *"
+
+    def parse(self, value: object) -> str:
+        """See `Kind`. They come out as browsers write them: in lower case, without a scheme's own port."""
+        if isinstance(value, list):
+            value = ",".join(str(item) for item in value)
+        if not isinstance(value, str):
+            raise TypeError
+        found = [each.strip().lower().removesuffix("/") for each in value.split(",")]
+        if not all(each in ("*", "null") or _ORIGIN.fullmatch(each) for each in found):
+            raise ValueError
+        ports = {"http": ":80", "https": ":443"}
+        return ",".join(each.removesuffix(ports.get(each.partition("://")[0], "/")) for each in found)
 
 
 @dataclass(frozen=True, slots=True)

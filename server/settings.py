@@ -15,7 +15,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from server.setting_kinds import Choice, Flag, Hosts, Kind, Number, Pairs, ReadableFile, Text, WholeNumber
+from server.setting_kinds import Choice, Flag, Hosts, Kind, Number, Origins, Pairs, ReadableFile, Text, WholeNumber
 
 ENV_PREFIX: Final = "COSYSTREAM_"
 CONFIG_ENV: Final = "COSYSTREAM_CONFIG"
@@ -74,6 +74,10 @@ class Settings:
         default=None, metadata=option(ReadableFile(), "key file; with one, every client needs a key", default="-")
     )
     insecure: bool = field(default=False, metadata=option(Flag(), "allow a public address without keys"))
+    allow_origins: str = field(
+        default="",
+        metadata=option(Origins(), "web pages from elsewhere that may use the server; * is every page", default="-"),
+    )
     tls_cert: Path | None = field(
         default=None, metadata=option(ReadableFile(), "certificate chain (PEM) for https and wss", default="-")
     )
@@ -103,7 +107,7 @@ class Settings:
         default=60.0, metadata=option(Number(1, 3_600), "how long a client may take nothing of what waits for it")
     )
     read_ahead_ms: int = field(
-        default=10_000, metadata=option(WholeNumber(100, 600_000), "audio made ahead of what the client acknowledged")
+        default=10_000, metadata=option(WholeNumber(100, 600_000), "audio rendered and not yet sent, per session")
     )
     max_sessions: int = field(default=256, metadata=option(WholeNumber(1, 100_000), "sessions at the same time"))
     drain_timeout_s: float = field(
@@ -116,6 +120,11 @@ class Settings:
     def hosts(self) -> tuple[str, ...]:
         """`host`, one by one."""
         return tuple(self.host.split(","))
+
+    @property
+    def origins(self) -> tuple[str, ...]:
+        """`allow_origins`, one by one."""
+        return tuple(filter(None, self.allow_origins.split(",")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +175,7 @@ def argument_parser(prog: str = "python -m server") -> argparse.ArgumentParser:
         description="A real-time speech server: text in over a WebSocket, speech out as it is made.",
         epilog=f"Every setting can also come from the environment ({ENV_PREFIX}PORT for --port) or from a TOML file "
         "(port = 8765); the command line wins over the environment, which wins over the file. "
-        "Other commands: `keys add|list|remove`, `settings --markdown`.",
+        "Other commands: `keys add|list|remove`, `health`, `settings --markdown`.",
         allow_abbrev=False,
     )
     parser.add_argument("--config", metavar="FILE", help=f"TOML file with settings; also {CONFIG_ENV}")

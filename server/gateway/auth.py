@@ -63,11 +63,6 @@ class Principals:
         """Those of a key file; of none: everybody. Raises KeysError."""
         return cls(None if path is None else {entry.hash: entry.name for entry in read_key_file(path)})
 
-    @property
-    def keys_needed(self) -> bool:
-        """Whether a client needs a key."""
-        return self._hashes is not None
-
     def authenticate(self, header: str | None, api_key: str | None = None) -> Principal | None:
         """The principal of an `Authorization` header's value, or else of a key given in a message; None: refused."""
         if self._hashes is None:

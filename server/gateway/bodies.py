@@ -13,20 +13,21 @@ class Body(Protocol):
     """Turns a session's frames into bytes; append what each call returns."""
 
     media_type: str
-    opus: bool
 
-    def begin(self, sample_rate: int, pre_skip: int) -> bytes: ...
+    def begin(self, sample_rate: int, pre_skip: int) -> bytes:
+        """What comes before the audio. `pre_skip`: samples of decoder delay, 0 for PCM."""
 
-    def add(self, frame: AudioFrame) -> bytes: ...
+    def add(self, frame: AudioFrame) -> bytes:
+        """The next frame, in order; some of it may be held back."""
 
-    def finish(self, samples: int) -> bytes: ...
+    def finish(self, samples: int) -> bytes:
+        """What was held back and what ends the body; `samples` is the audio's length without decoder delay."""
 
 
 class PcmBody:
     """Bare s16le samples."""
 
     media_type = "audio/pcm"
-    opus = False
 
     def begin(self, sample_rate: int, pre_skip: int) -> bytes:
         """Nothing comes before the samples."""
@@ -55,7 +56,6 @@ class OggBody:
     """Ogg Opus, a page per packet, so that nothing waits."""
 
     media_type = "audio/ogg"
-    opus = True
 
     def __init__(self) -> None:
         self._writer: OggOpusWriter | None = None

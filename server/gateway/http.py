@@ -7,6 +7,7 @@ from typing import Any, Final, Protocol
 import orjson
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Match, Route
@@ -14,6 +15,7 @@ from starlette.routing import BaseRoute, Match, Route
 from protocol import STREAM_PATH, SUBPROTOCOL
 from server.engines.base import Capabilities
 from server.gateway.auth import Principal, Principals
+from server.gateway.origins import CheckOrigin, Origins
 from server.gateway.replies import error_body
 from server.observe.metrics import CONTENT_TYPE, Metrics
 from server.session import Policy
@@ -94,8 +96,9 @@ def require_ready(state: HttpState) -> tuple[Capabilities, Policy]:
     return capabilities, policy
 
 
-def build_app(state: HttpState, routes: Sequence[BaseRoute] = ()) -> Starlette:
-    """The ASGI application. `routes` are served beside its own."""
+def build_app(state: HttpState, routes: Sequence[BaseRoute] = (), origins: Origins | None = None) -> Starlette:
+    """The ASGI application. `routes` are served beside its own; pages of `origins` may use it."""
+    origins = origins or Origins()
 
     async def healthz(_: Request) -> Response:
         return json_response({"status": "ok"})
@@ -135,6 +138,14 @@ def build_app(state: HttpState, routes: Sequence[BaseRoute] = ()) -> Starlette:
         },
     )
     app.router.redirect_slashes = False
+    app.add_middleware(CheckOrigin, origins=origins)
+    if origins.allowed:  # so that those pages may also read the answers
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=sorted(origins.allowed),
+            allow_methods=["GET", "POST"],
+            allow_headers=["Authorization", "Content-Type"],
+        )
     app.add_middleware(_CountRequests, metrics=state.metrics, routes=app.router.routes)
     return app
 

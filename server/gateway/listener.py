@@ -22,6 +22,7 @@ from server.gateway.auth import Principals
 from server.gateway.binding import Address, ListenError, open_sockets
 from server.gateway.connection import CLOSE_TIMEOUT_S, ClientFaultFilter, Gateway, GatewayConnection, Stage
 from server.gateway.http_connection import http_config
+from server.gateway.origins import Origins
 from server.gateway.replies import error_body, handshake_error
 from server.gateway.tls import tls_context
 from server.observe.metrics import Metrics
@@ -35,7 +36,6 @@ PING_TIMEOUT_S: Final = 20.0
 _ABORT_WAIT_S: Final = 1.0  # for handlers of aborted connections to return
 
 WebSocketHandler = Callable[[ServerConnection], Awaitable[None]]
-ProcessRequest = Callable[[ServerConnection, Request], Awaitable[Response | None] | Response | None]
 
 logger = logging.getLogger("websockets.cosystream")  # a library's: heard from WARNING up
 logger.addFilter(ClientFaultFilter((InvalidHandshake, InvalidMessage, ConnectionClosed, EOFError, OSError)))
@@ -127,14 +127,12 @@ async def start_listener(
     websocket_handler: WebSocketHandler,
     principals: Principals | None = None,
     metrics: Metrics | None = None,
-    process_request: ProcessRequest | None = None,
-    websocket_paths: Collection[str] = (STREAM_PATH,),
 ) -> Listener:
     """Listen on every address of the settings, with TLS where they name a certificate.
 
-    A WebSocket handshake is refused for a path not in `websocket_paths` (404), for a wrong key in its header (401),
-    where `process_request` says so (see `handshake_error`), and for subprotocols of which none is ours (400). A client
-    that offers no subprotocol is taken as one that speaks ours.
+    A WebSocket handshake is refused for a path other than `STREAM_PATH` (404), from a page that may not use the server
+    (403, see `Origins`), for a wrong key in its header (401), and for subprotocols of which none is ours (400). A
+    client that offers no subprotocol is taken as one that speaks ours.
 
     Raises ListenError where an address cannot be had and ValueError for a bad certificate, in one line for the user.
     """
@@ -150,7 +148,7 @@ async def start_listener(
     listener = Listener(gateway, addresses, secure=ssl is not None)
     if metrics is not None:
         metrics.connections.set_function(lambda: listener.connection_count)
-    judge = partial(_process_request, frozenset(websocket_paths), principals or Principals(), process_request)
+    judge = partial(_process_request, Origins.of(settings), principals or Principals())
     for sock in sockets:
         options: dict[str, Any] = {"ssl": ssl} if ssl is not None else {}
         if ssl is not None:
@@ -188,22 +186,18 @@ def _select_subprotocol(_: ServerConnection, offered: Sequence[Subprotocol]) -> 
     raise NegotiationError(f"no subprotocol in common: this server speaks {SUBPROTOCOL}")
 
 
-async def _process_request(
-    paths: frozenset[str],
-    principals: Principals,
-    further: ProcessRequest | None,
-    connection: ServerConnection,
-    request: Request,
+def _process_request(
+    origins: Origins, principals: Principals, _: ServerConnection, request: Request
 ) -> Response | None:
-    path = request.path.partition("?")[0]
-    if path not in paths:
-        known = ", ".join(sorted(paths))
-        return handshake_error(HTTPStatus.NOT_FOUND, f"no WebSocket at this path; there is one at {known}")
+    if request.path.partition("?")[0] != STREAM_PATH:
+        return handshake_error(HTTPStatus.NOT_FOUND, f"no WebSocket at this path; there is one at {STREAM_PATH}")
+    problem = origins.problem(request.headers.get_all("Origin"), request.headers.get_all("Host"))
+    if problem:
+        return handshake_error(HTTPStatus.FORBIDDEN, problem)
     if principals.refuses_handshake(request.headers.get("Authorization")):
         challenge = [("WWW-Authenticate", "Bearer")]
         return handshake_error(HTTPStatus.UNAUTHORIZED, "the API key is wrong", headers=challenge)
-    response = further(connection, request) if further is not None else None
-    return await response if isinstance(response, Awaitable) else response
+    return None
 
 
 def _process_response(_: ServerConnection, __: Request, response: Response) -> Response | None:

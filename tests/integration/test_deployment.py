@@ -18,6 +18,7 @@ from websockets.exceptions import ConnectionClosed
 from protocol import client_messages as c
 from protocol import server_messages as s
 from tests.support.processes import ROOT, get, server_process
+from tests.support.raw_http import TLS
 from tests.support.server import bare_client
 
 # Brings the loopback interface of a new network namespace up (SIOCSIFFLAGS, IFF_UP | IFF_RUNNING), then runs the rest.
@@ -161,6 +162,24 @@ def test_stopping_does_not_wait_for_an_engine_that_loads(number: signal.Signals)
             process.kill()
         assert time.monotonic() - start < 3
         assert (process.returncode, said) == (0, b"")
+
+
+@pytest.mark.parametrize("secure", [False, True], ids=["plain", "tls"])
+def test_the_health_check_follows_the_settings(tmp_path: Path, secure: bool) -> None:
+    env = {"COSYSTREAM_HOST": "0.0.0.0", "COSYSTREAM_INSECURE": "yes", "http_proxy": "http://127.0.0.1:1"}
+    if secure:
+        env |= {"COSYSTREAM_TLS_CERT": str(TLS / "certificate.pem"), "COSYSTREAM_TLS_KEY": str(TLS / "key.pem")}
+    with server_process(tmp_path / "log", "--engine", "tone", env=env) as server:
+
+        def health() -> subprocess.CompletedProcess[str]:
+            command = [sys.executable, "-m", "server", "health"]
+            environment = {**os.environ, **env, "COSYSTREAM_PORT": str(server.port)}
+            return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=20)
+
+        assert health().returncode == 0, health().stderr
+        server.stop()
+        down = health()
+    assert (down.returncode, len(down.stderr.splitlines())) == (1, 1)
 
 
 def test_a_port_in_use_is_said_in_one_line() -> None:

@@ -5,7 +5,6 @@ import logging
 import socket
 import ssl
 import time
-from http import HTTPStatus
 from pathlib import Path
 
 import pytest
@@ -13,13 +12,11 @@ import structlog.testing
 from websockets.asyncio.client import connect as ws_connect
 from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosedError, InvalidStatus
-from websockets.http11 import Request, Response
-from websockets.typing import Subprotocol
+from websockets.typing import Origin, Subprotocol
 
 from protocol import SUBPROTOCOL
 from server.gateway.auth import Principals, hash_key
 from server.gateway.listener import ListenError, start_listener
-from server.gateway.replies import handshake_error
 from server.settings import Settings
 from tests.support.listening import echo, listening, small_app
 from tests.support.loops import each_loop
@@ -112,9 +109,6 @@ async def test_only_a_real_upgrade_is_taken_for_one() -> None:
 
 @each_loop
 async def test_handshakes_are_refused_in_json() -> None:
-    async def refuse(_: ServerConnection, request: Request) -> Response | None:
-        return handshake_error(HTTPStatus.FORBIDDEN, "no", field="n") if "no" in request.path else None
-
     async with listening(principals=Principals({hash_key("right"): "ann"})) as listener:
 
         async def refused(*headers: str, path: str = "/v1/stream") -> tuple[int, str | None]:
@@ -139,18 +133,26 @@ async def test_handshakes_are_refused_in_json() -> None:
         async with ws_connect(url(listener.port, "/v1/stream?x=1"), subprotocols=offered) as websocket:
             assert websocket.subprotocol == SUBPROTOCOL
 
-    custom = await start_listener(
-        Settings(port=0),
-        app=small_app(),
-        websocket_handler=echo,
-        process_request=refuse,
-        websocket_paths=("/yes", "/no"),
-    )
-    answer = await ask(custom.port, handshake("/no"))
-    assert (answer.status, answer.error) == (403, {"code": "forbidden", "message": "no", "field": "n"})
-    async with ws_connect(url(custom.port, "/yes")):
-        pass
-    await custom.close(1)
+
+@each_loop
+async def test_pages_from_elsewhere_open_no_websocket() -> None:
+    async with listening() as listener:
+        for headers in (
+            ("Origin: https://evil.example",),
+            ("Origin: null",),
+            ("Origin: http://localhost", "Origin: x"),
+        ):
+            answer = await ask(listener.port, handshake("/v1/stream", *headers))
+            assert (answer.status, answer.error["code"]) == (403, "forbidden")
+        rebound = handshake().replace(b"Host: localhost", b"Host: evil.example")
+        assert (await ask(listener.port, rebound)).status == 403
+        for origin in (None, Origin(f"http://127.0.0.1:{listener.port}")):
+            async with ws_connect(url(listener.port), origin=origin):
+                pass
+    async with listening(allow_origins="https://good.example") as listener:
+        async with ws_connect(url(listener.port), origin=Origin("https://good.example")):
+            pass
+        assert (await ask(listener.port, handshake("/v1/stream", "Origin: https://good.example.org"))).status == 403
 
 
 @each_loop

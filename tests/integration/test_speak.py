@@ -15,6 +15,7 @@ from protocol import client_messages as c
 from protocol import server_messages as s
 from server.app import Server
 from server.gateway.auth import hash_key
+from tests.support.raw_http import ask, get
 from tests.support.server import bare_client, running, url_of
 
 TEXT = "你好，世界。Hello there, this is a test."
@@ -122,7 +123,7 @@ async def test_an_engine_that_fails_half_way_breaks_the_body_off() -> None:
 
 
 async def test_readers_who_leave_stop_the_engine() -> None:
-    """Case C-17 a: twenty requests dropped after a little audio; a short one is as quick as before."""
+    """Twenty requests dropped after a little audio; a short one is as quick as before."""
     async with running(engine_options={"step_delay_ms": 2}) as server:
         loop = asyncio.get_running_loop()
         start = loop.time()
@@ -215,6 +216,32 @@ async def test_a_stopping_server_finishes_what_it_speaks() -> None:
         status, _, body = await speaking  # IncompleteRead where it was cut off
     assert status == 200
     assert len(body) > 3 * 48_000
+
+
+async def test_pages_from_elsewhere_are_refused_and_allowed_ones_may_read_the_answer() -> None:
+    async def ask_from(server: Server, origin: str, **headers: str) -> tuple[int, str, bytes]:
+        return await speak(
+            server, {"text": "你好。"}, headers={"Origin": origin, "Content-Type": "text/plain", **headers}
+        )
+
+    async with running() as server:
+        status, kind, content = await ask_from(server, "https://evil.example")
+        assert (status, kind, orjson.loads(content)["error"]["code"]) == (403, "application/json", "forbidden")
+        assert (await ask_from(server, "http://evil.example", Host="evil.example"))[0] == 403
+        assert server.listener is not None
+        own = f"127.0.0.1:{server.listener.port}"
+        assert (await ask_from(server, f"http://{own}"))[0] == 200
+        assert b'cosystream_http_requests_total{method="POST",route="/v1/speak",status="403"} 2.0' in (
+            server.metrics.render()
+        )
+    async with running(allow_origins="https://good.example") as server:
+        assert (await ask_from(server, "https://evil.example"))[0] == 403
+        assert (await ask_from(server, "https://good.example"))[0] == 200
+        assert server.listener is not None
+        asked = get("/v1/speak", "Origin: https://good.example", "Access-Control-Request-Method: POST",
+                    "Access-Control-Request-Headers: authorization", method="OPTIONS")  # fmt: skip
+        answer = await ask(server.listener.port, asked, "OPTIONS")
+        assert answer.headers["access-control-allow-origin"] == "https://good.example"
 
 
 async def test_too_many_sessions_is_a_503() -> None:

@@ -47,7 +47,6 @@ def test_adding_and_removing_keep_everything_else(file: Path) -> None:
 def test_the_right_key_is_its_principal(file: Path) -> None:
     ann, second, bob = add_key(file, "ann"), add_key(file, "ann"), add_key(file, "bob")
     principals = Principals.load(file)
-    assert principals.keys_needed
     for scheme in ("Bearer", "bearer", "BEARER"):
         assert principals.authenticate(f"{scheme} {bob}") == Principal("bob")
     assert principals.authenticate(f"Bearer   {ann} ") == Principal("ann")
@@ -82,7 +81,6 @@ def test_the_hash_is_no_key(file: Path) -> None:
 
 def test_without_a_file_everybody_is_anonymous() -> None:
     principals = Principals.load(None)
-    assert not principals.keys_needed
     assert principals.authenticate(None) == ANONYMOUS
     assert principals.authenticate("Basic whatever", "any") == ANONYMOUS
     assert not principals.refuses_handshake("Bearer any")

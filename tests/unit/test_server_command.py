@@ -45,6 +45,12 @@ def test_faults_are_one_line_each(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert main(["serve", "--port", "x"]) == 2
 
 
+def test_the_health_of_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["health", "--port", "1"]) == 1
+    assert "127.0.0.1 port 1" in capsys.readouterr().err
+    assert main(["health", "--port", "x"]) == 2
+
+
 def test_the_settings_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["settings", "--markdown"]) == 0
     assert capsys.readouterr().out == markdown_table() + "\n"
