@@ -6,8 +6,9 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMessage, InvalidStatus, WebSocketException
 from websockets.typing import Subprotocol
 
-from client.address import explain_os_error, explain_status, is_loopback
+from client.address import is_loopback
 from client.errors import Busy, ConnectFailed, ServerError, ServerMisbehaved
+from client.explain import explain_os_error, explain_status
 from protocol import SUBPROTOCOL, ProtocolError, decode_server
 from protocol import server_messages as s
 from protocol.limits import MAX_MESSAGE_BYTES

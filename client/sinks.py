@@ -7,11 +7,11 @@ import asyncio
 import errno
 import os
 import random
-import stat
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, Final, Literal, Protocol, TypeAlias
 
+from client.descriptors import may_block, writable
 from client.errors import OutputFailed
 from client.items import Audio
 from protocol.media.ogg import OggOpusWriter
@@ -20,9 +20,7 @@ from protocol.media.wav import patch_sizes, wav_header
 Container: TypeAlias = Literal["wav", "ogg", "raw"]
 CONTAINERS: Final[dict[str, Container]] = {".wav": "wav", ".opus": "ogg", ".ogg": "ogg", ".pcm": "raw", ".raw": "raw"}
 PACKETS_PER_PAGE: Final = 50  # files; a second at 20 ms
-PIPE_BYTES: Final = (
-    4_096  # a pipe that select() calls writable takes this much without blocking (POSIX PIPE_BUF on Linux)
-)
+PIPE_BYTES: Final = 4_096  # a pipe that select() calls writable takes this much without blocking (PIPE_BUF on Linux)
 
 
 class Sink(Protocol):
@@ -190,7 +188,7 @@ class PipeSink:
         self._encoding = encoding_for(container, live=True)
         self._descriptor = descriptor
         self._name = name
-        self._waits = _may_block(descriptor)
+        self._waits = may_block(descriptor)
 
     async def begin(self, sample_rate: int, pre_skip: int) -> None:
         """Writes the header."""
@@ -217,7 +215,7 @@ class PipeSink:
         try:
             while data:
                 if self._waits:
-                    await _writable(self._descriptor)
+                    await writable(self._descriptor)
                 try:
                     data = data[os.write(self._descriptor, data[:PIPE_BYTES] if self._waits else data) :]
                 except BlockingIOError:
@@ -235,18 +233,3 @@ def open_special(path: Path) -> int:
     except OSError as error:
         reason = "nobody reads from it" if error.errno == errno.ENXIO else error.strerror
         raise OutputFailed(f"cannot write {path}: {reason}") from error
-
-
-def _may_block(descriptor: int) -> bool:
-    mode = os.fstat(descriptor).st_mode
-    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or (stat.S_ISCHR(mode) and os.isatty(descriptor))
-
-
-async def _writable(descriptor: int) -> None:
-    loop = asyncio.get_running_loop()
-    ready = asyncio.Event()
-    loop.add_writer(descriptor, ready.set)
-    try:
-        await ready.wait()
-    finally:
-        loop.remove_writer(descriptor)

@@ -5,8 +5,8 @@ import os
 from typing import Final
 
 from client.cli.exit_codes import MEANINGS
+from client.defaults import DEFAULT_URL
 
-DEFAULT_URL: Final = "ws://127.0.0.1:8765"
 URL_VARIABLE: Final = "COSYSTREAM_URL"
 KEY_VARIABLE: Final = "COSYSTREAM_API_KEY"
 

@@ -8,7 +8,6 @@ import time
 from collections.abc import AsyncIterator
 from typing import Final
 
-from client.address import stream_url
 from client.captions import make_cues, spoken_words, to_srt, to_vtt
 from client.cli.exit_codes import ExitCode, code_of
 from client.cli.plan import STDOUT, Plan, is_special
@@ -75,7 +74,6 @@ class Speaking:
     async def _speak(self) -> None:
         plan, args = self._plan, self._args
         descriptor = None if plan.text is not None else open_text(plan.source)
-        stream_url(args.url)
         async with connect(
             args.url,
             voice=args.voice,

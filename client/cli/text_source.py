@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Final
 
+from client.descriptors import may_block, readable
 from client.errors import UsageError
 
 READ_BYTES: Final = 65_536
@@ -69,11 +70,10 @@ def open_text(name: str) -> int:
 async def read_text(descriptor: int, name: str) -> AsyncIterator[str]:
     """Pieces of text as they arrive. Raises UsageError."""
     reader = Utf8Reader("standard input" if name == "-" else name)
-    mode = os.fstat(descriptor).st_mode
-    waits = stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or (stat.S_ISCHR(mode) and os.isatty(descriptor))
+    waits = may_block(descriptor)
     while True:
         if waits:
-            await _readable(descriptor)
+            await readable(descriptor)
         try:
             data = os.read(descriptor, READ_BYTES)
         except OSError as error:
@@ -101,13 +101,3 @@ async def paced(pieces: AsyncIterator[str], characters_per_second: float) -> Asy
                 at, sent = at + count, sent + count
             else:
                 await asyncio.sleep(max(TICK_S, start + sent / characters_per_second - now))
-
-
-async def _readable(descriptor: int) -> None:
-    loop = asyncio.get_running_loop()
-    ready = asyncio.Event()
-    loop.add_reader(descriptor, ready.set)
-    try:
-        await ready.wait()
-    finally:
-        loop.remove_reader(descriptor)

@@ -6,8 +6,9 @@ import ssl
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from client.address import explain_os_error, explain_status, http_url
+from client.address import http_url
 from client.errors import ConnectFailed, ServerMisbehaved
+from client.explain import explain_os_error, explain_status
 
 PATH: Final = "/v1/voices"
 TIMEOUT_S: Final = 10.0

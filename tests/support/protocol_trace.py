@@ -14,14 +14,13 @@ from protocol import server_messages as s
 from protocol.codec import decode_client, encode
 from protocol.errors import ProtocolError, close_reason
 from protocol.frames import AudioFrame, FrameFlag, decode_frame
-from server.audio.wire import WireCoder, make_coder
 from server.engines.base import WordTiming
 from server.engines.rendering import RenderedChunk, SegmentRequest
-from server.engines.tone import ToneEngine
-from server.session import Policy, Session, SpeakSegment, SpeakSilence, Work
+from tests.support.session_driver import Driver
 
 WORD_MS: Final = 200
 MARK_MS: Final = 100
+WHOLE: Final = 1_000_000  # samples: a segment is rendered at once
 _TOKEN: Final = re.compile(r"[A-Za-z']+|[\u4e00-\u9fff]|[,.!?，。！？]")
 
 
@@ -82,32 +81,27 @@ class _Audio:
 
 @dataclass
 class _Player:
-    now: float = 0.0
-    coder: WireCoder | None = None
-    coder_of: int = 0
+    driver: Driver = field(
+        default_factory=lambda: Driver(now=0.0, render=_speak, session_id="vD3Wc0mYq8nKfT2x", token="Zk1rPq7s")
+    )
     failure: ProtocolError | None = None
-    session: Session = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.session = Session(
-            Policy("tone-low"), ToneEngine().capabilities, session_id="vD3Wc0mYq8nKfT2x", token="Zk1rPq7s", now=0.0
-        )
 
     def send(self, text: str) -> None:
         assert self.failure is None, f"sent after an error: {text}"
         try:
-            self.session.receive(decode_client(text), self.now)
+            self.driver.session.receive(decode_client(text), self.driver.now)
         except ProtocolError as error:
             self.failure = error
 
     def wait(self, seconds: float) -> list[str]:
-        until = self.now + seconds
+        driver = self.driver
+        until = driver.now + seconds
         lines: list[str] = []
-        while self.session.deadline() <= until:
-            self.now = max(self.now, self.session.deadline())
-            self.session.on_time(self.now)
+        while driver.session.deadline() <= until:
+            driver.now = max(driver.now, driver.session.deadline())
+            driver.session.on_time(driver.now)
             lines += self.answers()
-        self.now = until
+        driver.now = until
         return lines
 
     def answers(self) -> list[str]:
@@ -134,31 +128,12 @@ class _Player:
             yield encode(s.Error(error.code, error.message, error.field, error.kind.retryable))
             yield f"[close {int(error.kind.close)}: {close_reason(error.message)}]"
             return
-        work: Work | None = None
         while True:
-            while (data := self.session.next_outgoing(self.now)) is not None:
+            while (data := self.driver.session.next_outgoing(self.driver.now)) is not None:
                 yield data
-            work = self.session.next_work(self.now)
-            if work is None:
+            if (work := self.driver.take_work()) is None:
                 return
-            self._render(work)
-
-    def _render(self, work: Work) -> None:
-        config = self.session.config
-        assert config is not None
-        if self.coder is None or self.coder_of != work.utterance:
-            self.coder = make_coder(config.codec, config.open.sample_rate, config.frame_ms, config.open.bitrate)
-            self.coder_of = work.utterance
-        if isinstance(work, SpeakSegment):
-            chunk = _speak(work.request)
-            self.session.place(work, chunk, self.coder.push(chunk.pcm), self.now)
-            self.session.complete(work, [], self.now)
-        elif isinstance(work, SpeakSilence):
-            chunk = RenderedChunk(bytes(2 * work.samples))
-            self.session.place(work, chunk, self.coder.silence(work.samples), self.now)
-            self.session.complete(work, [], self.now)
-        else:
-            self.session.complete(work, self.coder.finish(), self.now)
+            self.driver.do(work, chunk_samples=WHOLE)
 
 
 def _first(frame: AudioFrame) -> _Audio:

@@ -1,5 +1,6 @@
 """Drives a session machine without I/O: a script of messages in, the messages and frames it sends out."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -44,11 +45,14 @@ class Driver:
     frames: list[AudioFrame] = field(default_factory=list)
     order: list[Any] = field(default_factory=list)  # both, in order
     seq: int = 0
+    render: Callable[[SegmentRequest], RenderedChunk] = render
+    session_id: str = "s"
+    token: str = "t"
     coder: WireCoder | None = None
     coder_of: int = 0
 
     def __post_init__(self) -> None:
-        self.session = Session(self.policy, capabilities(), session_id="s", token="t", now=self.now)
+        self.session = Session(self.policy, capabilities(), session_id=self.session_id, token=self.token, now=self.now)
 
     def send(self, message: c.ClientMessage) -> None:
         """Through the codec, as from the wire."""
@@ -79,7 +83,7 @@ class Driver:
             self.coder = make_coder(config.codec, config.open.sample_rate, config.frame_ms, config.open.bitrate)
             self.coder_of = work.utterance
         if isinstance(work, SpeakSegment):
-            whole = render(work.request)
+            whole = self.render(work.request)
             for at in range(0, len(whole.pcm), 2 * chunk_samples):
                 pcm = whole.pcm[at : at + 2 * chunk_samples]
                 chunk = RenderedChunk(pcm, whole.words if at == 0 else ())

@@ -22,6 +22,7 @@ PURE = (
     "server/session",
     "server/text",
     "client/acks.py",
+    "client/address.py",
     "client/captions.py",
     "client/decode.py",
     "client/effects.py",
