@@ -15,6 +15,9 @@ help: ## this list
 	@echo "Another Python: make setup PYTHON=/path/to/python3. Options for a command: make serve ARGS='--port 9000'."
 
 setup: $(VENV)/.voices ## make .venv, install, build the voices (once; seconds when nothing changed)
+	@$(if $(PYTHON),test "$$($(BIN)/python -V)" = "$$($(PYTHON) -V)" || { \
+		echo "$(VENV) has $$($(BIN)/python -V): 'make distclean' first, to set up with $$($(PYTHON) -V)"; exit 1; })
+	$(if $(filter setup,$(MAKECMDGOALS)),@echo "Set up: $(VENV) with $$($(BIN)/python -V). Next: make demo, make serve, make test.")
 
 demo: setup ## start a server, stream a bilingual sample through the client, write demo.wav, stop
 	@$(BIN)/python -m deploy.demo $(ARGS)
@@ -57,6 +60,7 @@ $(VENV)/.made:
 	@touch $@
 
 $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/.made
+	@echo "installing about 400 MB of packages (needs the Python package index)"
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt pip setuptools
 	$(BIN)/pip install -qq --no-build-isolation --constraint constraints.txt --editable '.[dev]'
 	@touch $@
