@@ -15,9 +15,9 @@ help: ## this list
 	@echo "Another Python: make setup PYTHON=/path/to/python3. Options for a command: make serve ARGS='--port 9000'."
 
 setup: $(VENV)/.voices ## make .venv, install, build the voices (once; seconds when nothing changed)
-	@$(if $(PYTHON),test "$$($(BIN)/python -V)" = "$$($(PYTHON) -V)" || { \
-		echo "$(VENV) has $$($(BIN)/python -V): 'make distclean' first, to set up with $$($(PYTHON) -V)"; exit 1; })
-	$(if $(filter setup,$(MAKECMDGOALS)),@echo "Set up: $(VENV) with $$($(BIN)/python -V). Next: make demo, make serve, make test.")
+	@if [ -n "$(PYTHON)" ] && [ "$$($(BIN)/python -V)" != "$$($(PYTHON) -V)" ]; then \
+		echo "$(VENV) has $$($(BIN)/python -V); run 'make distclean' before a set-up with $$($(PYTHON) -V)"; exit 1; fi
+	$(if $(filter setup,$(MAKECMDGOALS)),@echo "$(VENV) is set up with $$($(BIN)/python -V). Next: make demo or make serve or make test")
 
 demo: setup ## start a server, stream a bilingual sample through the client, write demo.wav, stop
 	@$(BIN)/python -m deploy.demo $(ARGS)

@@ -28,7 +28,7 @@ def test_committed_vectors_are_current(name: str) -> None:
 
 
 def test_there_is_no_other_file() -> None:
-    assert {path.name for path in FOLDER.iterdir()} == set(FILES)
+    assert {path.name for path in FOLDER.glob("*.json")} == set(FILES)
 
 
 def test_every_message_is_there_in_full() -> None:
