@@ -179,6 +179,24 @@ def test_every_module_says_what_it_is_for() -> None:
     assert not silent, f"modules without a docstring: {silent}"
 
 
+def public_without_docstring(tree: ast.AST) -> Iterator[str]:
+    """Public classes, functions and methods that do not say what they do."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and not node.name.startswith("_"):
+            if not ast.get_docstring(node):
+                yield f"{node.lineno} {node.name}"
+            if isinstance(node, ast.ClassDef):
+                yield from public_without_docstring(node)
+
+
+@pytest.mark.parametrize("package", ["client", "protocol", "bench", "deploy"])
+def test_everything_public_says_what_it_does(package: str) -> None:
+    silent = [
+        f"{name_of(path)}:{name}" for path in python_files(package) for name in public_without_docstring(parse(path))
+    ]
+    assert not silent, "\n".join(silent)
+
+
 def test_no_text_needs_a_list_that_is_not_here() -> None:
     label = re.compile(r"\b[Cc]ases? [A-Z]{1,2}-\d")
     wrong = [
