@@ -35,7 +35,8 @@ def main() -> int:
     except KeyboardInterrupt:
         print("demo: stopped", file=sys.stderr)
         return 130
-    print(f"\nFirst audio {stats['ttfa_clause_ms']:.0f} ms after the first clause was written. Gaps: {stats['stalls']:.0f}.")
+    first, gaps = stats["ttfa_clause_ms"], stats["stalls"]
+    print(f"\nFirst audio {first:.0f} ms after the first clause was written. Gaps: {gaps:.0f}.")
     print(f"Wrote {AUDIO.name}: {stats['audio_s']:.1f} s of speech, and its captions {CAPTIONS.name}. Listen to it.")
     return 0
 

@@ -17,8 +17,11 @@ from server.engines.base import (
     Voice,
     WordTiming,
 )
+from server.engines.simple import SimpleEngine
+from server.text.tokens import Boundary, Token
 
 __all__ = [
+    "Boundary",
     "Capabilities",
     "Chunk",
     "Engine",
@@ -28,6 +31,8 @@ __all__ = [
     "Segment",
     "SegmentEnd",
     "SegmentFailed",
+    "SimpleEngine",
+    "Token",
     "Voice",
     "WordTiming",
 ]

@@ -692,6 +692,7 @@ def test_silences_take_room_and_the_room_is_never_negative() -> None:
 @pytest.mark.parametrize("frame_ms", [20.0, 60.0])
 def test_what_opus_is_padded_with_does_not_count_as_unheard(text: str, frame_ms: float) -> None:
     driver = opened(format="opus", frame_ms=frame_ms, max_lead_ms=100)
+    done: list[s.Done] = []
     for n in range(1, 6):
         driver.say(n, text)
         for _ in range(200):

@@ -1,6 +1,9 @@
 """A generator of samples becomes an engine."""
 
+import re
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -74,3 +77,18 @@ async def test_it_works_in_a_pool() -> None:
     await pool.close()
     assert sum(chunk.samples for chunk in chunks) == 40  # two words and two marks
     assert engine.closed == 1
+
+
+def test_the_example_in_the_docs_is_an_engine() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "engines.md").read_text()
+    blocks = re.findall(r"```python simple-engine\n(.*?)```", page, re.DOTALL)
+    assert len(blocks) == 1
+    names: dict[str, Any] = {}
+    exec(blocks[0], names)
+    engine = names["create"]({})
+    job = engine.prepare(segment(2), RenderPlan())
+    samples = 0
+    while not isinstance(event := engine.step([job])[0], SegmentEnd):
+        assert event.samples.dtype == np.float32
+        samples += len(event.samples)
+    assert samples == 2 * 6_000 + 7_200
