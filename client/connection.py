@@ -2,9 +2,12 @@
 
 import asyncio
 from collections.abc import Generator
+from contextlib import suppress
 from time import monotonic
 from types import TracebackType
 from typing import Any
+
+from websockets.exceptions import ConnectionClosed
 
 from client.address import stream_url
 from client.errors import ClientError, ConnectFailed
@@ -46,7 +49,8 @@ class Connect:
                 socket = await open_socket(url, self._api_key)
                 try:
                     sent = monotonic()
-                    await socket.send(encode(self._request))
+                    with suppress(ConnectionClosed):  # a full server says `busy` and closes before it reads `open`
+                        await socket.send(encode(self._request))
                     opened = await first_answer(socket, url)
                     now = monotonic()
                     state = SessionState(opened, now, rtt_s=now - sent)

@@ -2,4 +2,5 @@
 
 from typing import Final
 
-DEFAULT_URL: Final = "ws://127.0.0.1:8765"
+DEFAULT_PORT: Final = 8765
+DEFAULT_URL: Final = f"ws://127.0.0.1:{DEFAULT_PORT}"

@@ -119,7 +119,7 @@ def load_sounddevice() -> Any:
     try:
         import sounddevice
     except ImportError:
-        raise DeviceUnavailable("cannot play: the package is missing, pip install 'cosystream[play]'") from None
+        raise DeviceUnavailable("cannot play: the package sounddevice is missing, pip install -e '.[play]'") from None
     except OSError as error:  # PortAudio itself is missing
         raise DeviceUnavailable(f"cannot play: {error} (Debian and Ubuntu: apt-get install libportaudio2)") from None
     try:

@@ -53,10 +53,10 @@ class DigestMismatch(ServerMisbehaved):
 
 
 class Busy(ClientError):
-    """The server is full; `retry_after_ms` says when to try again."""
+    """The server is full or still starting; `retry_after_ms` says when to try again."""
 
     def __init__(self, retry_after_ms: int) -> None:
-        super().__init__(f"the server is full: try again in {max(retry_after_ms, 100) / 1000:.1f} s")
+        super().__init__(f"the server is full or still starting: try again in {max(retry_after_ms, 100) / 1000:.1f} s")
         self.retry_after_ms = retry_after_ms
 
 

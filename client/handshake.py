@@ -9,7 +9,7 @@ from websockets.typing import Subprotocol
 from client.address import is_loopback
 from client.errors import Busy, ConnectFailed, ServerError, ServerMisbehaved
 from client.explain import explain_os_error, explain_status
-from protocol import SUBPROTOCOL, ProtocolError, decode_server
+from protocol import SUBPROTOCOL, ErrorCode, ProtocolError, decode_server
 from protocol import server_messages as s
 from protocol.limits import MAX_MESSAGE_BYTES
 
@@ -61,6 +61,8 @@ async def first_answer(socket: ClientConnection, url: str) -> s.Opened:
     match message:
         case s.Opened():
             return message
+        case s.Error() if message.code == ErrorCode.UNAUTHORIZED:
+            raise ServerError(message.code, "it needs an API key: give --api-key or set COSYSTREAM_API_KEY")
         case s.Error():
             raise ServerError(message.code, message.message, message.field, message.retryable)
         case s.Busy():

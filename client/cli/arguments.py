@@ -29,6 +29,7 @@ def build_parser() -> argparse.ArgumentParser:
         epilog=_EXAMPLES + _EXIT_CODES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument("--version", action=_Version, nargs=0, help="print the version")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     server = _server_options()
     speech = _speech_options()
@@ -58,6 +59,16 @@ def build_parser() -> argparse.ArgumentParser:
     )
     voices.add_argument("--json", action="store_true", help="print the server's answer as it is")
     return parser
+
+
+class _Version(argparse.Action):
+    """Looks the version up only when it is asked for: that takes longer than `--help`."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from importlib.metadata import version
+
+        print(f"cosystream {version('cosystream')}")
+        parser.exit()
 
 
 def _server_options() -> argparse.ArgumentParser:
@@ -101,7 +112,7 @@ def _speech_options() -> argparse.ArgumentParser:
         "a new .wav named after FILE (speech.wav for other text) in this folder",
     )
     output.add_argument("--container", choices=("wav", "ogg", "raw"), help="where the name of OUT does not say it")
-    output.add_argument("--play", action="store_true", help="play it (needs: pip install 'cosystream[play]')")
+    output.add_argument("--play", action="store_true", help="play it (needs PortAudio and: pip install -e '.[play]')")
     output.add_argument("--captions", metavar="FILE", help="write subtitles with word times: .vtt or .srt")
     output.add_argument("--stats", metavar="FILE", help="write measurements as JSON")
     progress = output.add_mutually_exclusive_group()

@@ -3,7 +3,7 @@
 from enum import IntEnum
 from typing import Final
 
-from client.errors import Busy, ClientError, ConnectFailed, OutputFailed, ServerLost, UsageError
+from client.errors import Busy, ClientError, ConnectFailed, OutputFailed, ServerError, ServerLost, UsageError
 
 
 class ExitCode(IntEnum):
@@ -27,7 +27,7 @@ MEANINGS: Final[dict[ExitCode, str]] = {
     ExitCode.CONNECT: "no server could be reached, or it refused the API key",
     ExitCode.LOST: "the connection was lost before the audio was complete",
     ExitCode.OUTPUT: "the output could not be written",
-    ExitCode.BUSY: "the server is full: try again later",
+    ExitCode.BUSY: "the server is full or still starting: try again later",
     ExitCode.INTERRUPTED: "interrupted (Ctrl-C): the file holds what was spoken until then",
     ExitCode.TERMINATED: "ended by SIGTERM: the same",
 }
@@ -38,7 +38,7 @@ def code_of(error: ClientError) -> ExitCode:
     match error:
         case UsageError():
             return ExitCode.USAGE
-        case ConnectFailed():
+        case ConnectFailed() | ServerError(code="unauthorized"):
             return ExitCode.CONNECT
         case ServerLost():
             return ExitCode.LOST

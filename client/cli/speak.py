@@ -21,7 +21,7 @@ from client.items import Audio
 from client.shell import Session
 from client.sinks import FileSink, PipeSink, Sink, open_special
 from client.utterance import Utterance
-from protocol.server_messages import Cancelled, Timing
+from protocol.server_messages import Cancelled, SegmentBegin, SegmentEnd, Timing
 
 PLAY_LEAD_MS: Final = 4_000  # how far audio may run ahead of the ear: what a hole in the network may last
 CANCEL_TIMEOUT_S: Final = 1.0  # how long an interrupted client waits for the server's `cancelled`
@@ -50,6 +50,7 @@ class Speaking:
         self._samples = 0
         self._text: list[str] = []
         self._words: list[tuple[int, int, int, int]] = []
+        self._segment: SegmentBegin | None = None  # begun, and none of its words known yet
         self._pump: asyncio.Task[None] | None = None
         self._task: asyncio.Task[object] | None = None
 
@@ -129,8 +130,21 @@ class Speaking:
                     await sink.write(item)
                 self._samples = max(0, item.end_sample - (pre_skip if item.packets else 0))
                 self._progress.audio(self._samples / rate)
-            elif isinstance(item, Timing) and self._plan.captions is not None:
-                self._words += [(w.start, w.end, w.first_sample, w.end_sample) for w in item.words]
+            elif self._plan.captions is not None:
+                self._take_words(item)
+
+    def _take_words(self, event: object) -> None:
+        """What captions are made of: words, or whole segments where the engine knows no word times."""
+        match event:
+            case SegmentBegin(kind="speech"):
+                self._segment = event
+            case Timing(words=words) if words:
+                self._words += [(w.start, w.end, w.first_sample, w.end_sample) for w in words]
+                self._segment = None
+            case SegmentEnd(samples=samples) if samples and self._segment is not None:
+                begin = self._segment
+                self._words.append((begin.start, begin.end, begin.first_sample, begin.first_sample + samples))
+                self._segment = None
 
     async def _open_sinks(self, session: Session) -> None:
         plan = self._plan
@@ -228,9 +242,10 @@ class Speaking:
         assert self._utterance is not None
         statistics = self._utterance.statistics
         if statistics.samples == 0:
-            self._progress.say(f"nothing to say in this text: {self._destination()}0.0 s of audio")
+            self._progress.say(f"{self._destination()}no audio: there is nothing to say in this text")
             return
-        first = f", first sound after {statistics.ttfa_s * 1000:.0f} ms" if statistics.ttfa_s is not None else ""
+        ttfa = statistics.ttfa_clause_s  # the writer's own slowness is not the server's
+        first = f", first sound {ttfa * 1000:.0f} ms after its text" if ttfa is not None else ""
         self._progress.say(
             f"{self._destination()}{statistics.samples / self._session.sample_rate:.1f} s of audio{first}"
         )

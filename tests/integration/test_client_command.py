@@ -11,8 +11,11 @@ from pathlib import Path
 
 import pytest
 import soundfile
+from websockets.asyncio.server import ServerConnection, serve
+from websockets.typing import Subprotocol
 
 from client.cli.exit_codes import ExitCode
+from protocol import SUBPROTOCOL, encode
 from protocol import client_messages as c
 from protocol import server_messages as s
 from tests.support.client_process import ROOT, Command, run
@@ -62,7 +65,7 @@ async def test_a_file_becomes_a_wav_of_its_name(server: FakeServer, book: Path) 
     assert (ended.code, ended.out) == (0, b"")
     assert names(book.parent) == ["book.txt", "book.wav"]
     assert wav_samples(book.parent / "book.wav") == speech_of(0, TEXT)
-    assert ended.err.startswith("book.wav: 1.5 s of audio, first sound after ")
+    assert ended.err.startswith("book.wav: 1.5 s of audio, first sound ")
     assert server.messages[0] == c.Open(max_lead_ms=None, max_buffer_delay_ms=None)
 
 
@@ -324,7 +327,7 @@ async def test_input_that_is_no_utf_8_ends_what_it_began(server: FakeServer, tmp
 @pytest.mark.parametrize(
     ("answer", "code", "said"),
     [
-        (s.Busy(1_500), ExitCode.BUSY, "the server is full: try again in 1.5 s"),
+        (s.Busy(1_500), ExitCode.BUSY, "the server is full or still starting: try again in 1.5 s"),
         (s.Error("unknown_voice", "open.voice must be a or b", "open.voice"), ExitCode.SERVER, "must be a or b"),
     ],
 )
@@ -435,3 +438,32 @@ async def test_an_interrupt_while_playing(server: FakeServer, tmp_path: Path) ->
     assert (ended.code, names(tmp_path)[:1]) == (ExitCode.INTERRUPTED, ["__pycache__"])
     (cancel,) = server.of(c.Cancel)
     assert 0.3 * 24_000 < cancel.played_sample < 1.2 * 24_000
+
+
+async def test_a_server_that_says_busy_and_closes_at_once(tmp_path: Path) -> None:
+    """As ours does while it loads: it does not wait for `open`."""
+
+    async def turn_away(socket: ServerConnection) -> None:
+        await socket.send(encode(s.Busy(1_000)))
+        await socket.close(1013, "busy")
+
+    async with serve(turn_away, "127.0.0.1", 0, subprotocols=[Subprotocol(SUBPROTOCOL)]) as busy:
+        port = busy.sockets[0].getsockname()[1]
+        for _ in range(5):
+            ended = await run(tmp_path, "say", "x", "-o", "a.wav", url=f"ws://127.0.0.1:{port}")
+            assert (ended.code, names(tmp_path)) == (ExitCode.BUSY, [])
+            assert "full or still starting" in ended.err
+
+
+async def test_a_key_that_is_asked_for_only_after_open(tmp_path: Path) -> None:
+    refusal = s.Error("unauthorized", "an API key is needed", "open.api_key")
+    async with fake_server(Behaviour(first_answer=refusal)) as server:
+        ended = await run(tmp_path, "say", "x", "-o", "a.wav", url=server.url)
+    assert (ended.code, names(tmp_path)) == (ExitCode.CONNECT, [])
+    assert "--api-key" in ended.err
+
+
+async def test_the_version(tmp_path: Path) -> None:
+    ended = await run(tmp_path, "--version")
+    assert ended.code == 0
+    assert ended.out.decode().startswith("cosystream 0.")

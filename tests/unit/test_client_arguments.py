@@ -223,3 +223,10 @@ def test_voices_as_a_table() -> None:
         "",
         "zh-1: Not for sale.",
     ]
+
+
+def test_a_bare_host_gets_the_usual_port() -> None:
+    assert stream_url("localhost") == "ws://localhost:8765/v1/stream"
+    assert stream_url("[::1]") == "ws://[::1]:8765/v1/stream"
+    assert stream_url("localhost:80") == "ws://localhost:80/v1/stream"
+    assert stream_url("wss://speech.example") == "wss://speech.example/v1/stream"
