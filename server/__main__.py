@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
@@ -32,6 +33,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         "serve": _serve,
     }
     try:
+        if "--version" in arguments:
+            print(f"cosystream {version('cosystream')}")
+            return EXIT_OK
         if arguments and arguments[0] in commands:
             return commands[arguments[0]](arguments[1:])
         return _serve(arguments)
