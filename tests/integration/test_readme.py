@@ -27,3 +27,7 @@ async def test_the_library_example(capsys: pytest.CaptureFixture[str]) -> None:
 def test_every_linked_page_exists() -> None:
     for target in re.findall(r"\]\(([^)#]+)", TEXT):
         assert (Path(__file__).parents[2] / target).exists(), target
+
+
+def test_no_figure_is_left_to_fill_in() -> None:
+    assert not re.findall(r"@[A-Z_0-9]+@|TODO|TBD", TEXT)
