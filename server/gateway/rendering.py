@@ -8,6 +8,7 @@ from server.audio.wire import CodedAudio, WireCoder, make_coder
 from server.cluster.base import EnginePool, SegmentStream, WorkerLost
 from server.engines.base import EngineError
 from server.engines.rendering import RenderedChunk
+from server.gateway.turns import Turns
 from server.session import Session, SpeakSegment, SpeakSilence, Work
 from server.session.config import SessionConfig
 
@@ -40,7 +41,9 @@ class Renderer:
 
     async def run(self) -> None:
         """Render until cancelled. Raises ProtocolError (engine_failed) where a segment cannot be rendered."""
+        turns = Turns()
         while True:
+            await turns.step()
             work = self._session.next_work(self._loop.time())
             if work is None:
                 self._event.clear()

@@ -69,6 +69,8 @@ def parse(data: bytes) -> SpeakRequest:
     if not isinstance(body, dict):
         raise ProtocolError(ErrorCode.BAD_JSON, "the body must be a JSON object with a `text`")
     text, container = body.get("text"), body.get("format", "wav")
+    if "text" not in body:
+        raise ProtocolError(ErrorCode.BAD_MESSAGE, "text is missing", "text")
     if not isinstance(text, str) or len(text) > MAX_TEXT_CHARS:
         raise ProtocolError(
             ErrorCode.BAD_MESSAGE, f"text must be a string of at most {MAX_TEXT_CHARS} characters", "text"
@@ -84,7 +86,10 @@ def parse(data: bytes) -> SpeakRequest:
         "timings": False,
         "frame_ms": None if opus else FRAME_MS_PCM,
     }
-    open_ = decode_client(orjson.dumps(fields))
+    try:
+        open_ = decode_client(orjson.dumps(fields))
+    except orjson.JSONEncodeError:  # nested too deep to be any field's value
+        raise ProtocolError(ErrorCode.BAD_MESSAGE, f"{', '.join(OPEN_FIELDS)} are strings or numbers") from None
     assert isinstance(open_, c.Open)
     return SpeakRequest(open_, text, container)
 

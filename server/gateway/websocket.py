@@ -15,6 +15,7 @@ from server.cluster.base import EnginePool
 from server.gateway.rendering import Renderer
 from server.gateway.sessions import Sessions
 from server.gateway.summary import Summary, internal_error
+from server.gateway.turns import Turns
 from server.observe.metrics import Metrics
 from server.session import Policy, Session
 
@@ -118,6 +119,7 @@ class WebSocketSession:
         await self._close(CloseCode.RESTART, "the server is stopping")
 
     async def _read(self) -> None:
+        turns = Turns()
         async for data in self._connection:
             if isinstance(data, bytes):
                 raise ProtocolError(ErrorCode.BINARY, "clients send JSON text messages, never binary ones")
@@ -130,6 +132,7 @@ class WebSocketSession:
             while self.session.answers_full:  # it sends and does not read: TCP makes it wait
                 self._answered.clear()
                 await self._answered.wait()
+            await turns.step(len(data))
 
     def _let_in(self, message: c.Open | c.Resume) -> None:
         """Check the key, and give the session a place only then: who has no key must not keep others out."""
@@ -148,6 +151,7 @@ class WebSocketSession:
 
     async def _write(self) -> None:
         send = self._connection.send
+        turns = Turns()
         while True:
             data = self.session.next_outgoing(self._loop.time())
             if data is None:
@@ -159,6 +163,7 @@ class WebSocketSession:
                 self._answered.set()
                 self._renderer.wake()
                 self._summary.sent()
+                await turns.step()
             if self._stopping and not self.session.unfinished:
                 self._nothing_left()
 

@@ -27,6 +27,7 @@ from server.session.work import FinishUtterance, SpeakSegment, Work
 from server.text.segmenter import Segmenter, SegmentLimits
 
 COLLECTING_SLACK_S: Final = 30.0  # urgency of a client without `max_lead_ms`: behind everyone who listens
+MAX_UNSENT_EVENTS: Final = 2_048  # segments without sound are bounded by this, not by read_ahead_ms
 MAX_ANSWERS: Final = 64  # pongs and the like that a client has not read
 SEND_ROOM_AFTER: Final = limits.TEXT_WINDOW_CHARS // 4  # tell a waiting writer once this much room came back
 
@@ -76,6 +77,8 @@ class Session:
         self._control: deque[s.ServerMessage] = deque()  # answers; the shell stops reading at MAX_ANSWERS
         self._timeline: deque[s.Event | AudioFrame] = deque()  # bounded by read_ahead_ms of audio
         self._unsent = 0  # samples in it
+        self._unsent_events = 0  # events in it
+        self._unsent_answers = 0  # of these, `cancelled`
         self._flow = Flow(None)
 
     # ---- messages in ----
@@ -238,6 +241,8 @@ class Session:
             answers.append(s.Cancelled(0, utterance.id, sample, utterance.heard_text_end(min(played, sample))))
             played = 0  # what is queued behind it was not heard at all
         self._timeline.extendleft(reversed(answers))  # at once: it does not wait for the audio of others
+        self._unsent_events += len(answers)
+        self._unsent_answers += len(answers)
 
     def _drop(self, utterance: Utterance) -> None:
         """Forget everything about an utterance that is not sent yet."""
@@ -249,13 +254,16 @@ class Session:
         if utterance in self._speaking:
             self._speaking.remove(utterance)
         del self._sending[utterance.id]
-        kept: list[s.Event | AudioFrame] = []
-        for item in self._timeline:
-            if item.utterance != utterance.id:
-                kept.append(item)
-            elif isinstance(item, AudioFrame):
-                self._unsent -= item.count
-        self._timeline = deque(kept)
+        if utterance.queued:  # cancelling what has nothing here must cost nothing
+            kept: list[s.Event | AudioFrame] = []
+            for item in self._timeline:
+                if item.utterance != utterance.id:
+                    kept.append(item)
+                elif isinstance(item, AudioFrame):
+                    self._unsent -= item.count
+                else:
+                    self._unsent_events -= 1
+            self._timeline = deque(kept)
         self._flow.drop(utterance.id)
         self.utterances += not utterance.done_sent
 
@@ -314,9 +322,9 @@ class Session:
     @property
     def wants_audio(self) -> bool:
         """Whether rendered audio may be added: the rest waits in the engine, not in memory."""
-        return (
-            self.config is not None and self._unsent * 1000 < self._policy.read_ahead_ms * self.config.open.sample_rate
-        )
+        if self.config is None or self._unsent_events >= MAX_UNSENT_EVENTS:
+            return False
+        return self._unsent * 1000 < self._policy.read_ahead_ms * self.config.open.sample_rate
 
     @property
     def slack_s(self) -> float:
@@ -341,7 +349,7 @@ class Session:
         record_id = utterance.segments
         words = utterance.place(chunk)
         if words and self.config is not None and self.config.open.timings:
-            self._timeline.append(s.Timing(0, utterance.id, record_id, words))
+            self._queue(utterance, s.Timing(0, utterance.id, record_id, words))
         self._add_frames(utterance, coded)
 
     def complete(self, work: Work, coded: Sequence[CodedAudio], now: float) -> None:
@@ -354,16 +362,23 @@ class Session:
         self._add_frames(utterance, coded)
         if isinstance(work, FinishUtterance):
             self._speaking.popleft()
-            self._timeline.append(s.Done(0, utterance.id, utterance.samples, utterance.digest, "", {}))
+            self._queue(utterance, s.Done(0, utterance.id, utterance.samples, utterance.digest, "", {}))
             return
         self._begin_segment(utterance)
         record = utterance.close_segment()
-        self._timeline.append(s.SegmentEnd(0, utterance.id, record.id, record.samples, record.digest.hexdigest()))
+        self._queue(
+            utterance, s.SegmentEnd(0, utterance.id, record.id, record.samples, record.digest.hexdigest())
+        )
+
+    def _queue(self, utterance: Utterance, event: s.Event) -> None:
+        self._timeline.append(event)
+        self._unsent_events += 1
+        utterance.queued += 1
 
     @property
     def answers_full(self) -> bool:
         """Whether so many answers wait to be sent that no more messages should be read."""
-        return len(self._control) >= MAX_ANSWERS
+        return len(self._control) + self._unsent_answers >= MAX_ANSWERS
 
     def failed(self, work: Work, error: Exception) -> ProtocolError:
         """The error that ends the session because `work` could not be done."""
@@ -376,10 +391,11 @@ class Session:
         record = utterance.record
         if record is not None and not record.begun:
             record.begun = True
-            self._timeline.append(
+            self._queue(
+                utterance,
                 s.SegmentBegin(
                     0, utterance.id, record.id, record.start, record.end, record.first_sample, record.cause, record.kind
-                )
+                ),
             )
 
     def _add_frames(self, utterance: Utterance, coded: Sequence[CodedAudio]) -> None:
@@ -389,6 +405,7 @@ class Session:
                 AudioFrame(self.config.codec, utterance.id, utterance.coded, audio.count, audio.payload, audio.flags)
             )
             utterance.coded += audio.count
+            utterance.queued += 1
             self._unsent += audio.count
 
     # ---- messages out ----
@@ -428,6 +445,7 @@ class Session:
             if self.first_audio_ms is None:
                 self.first_audio_ms = round(self._first_audio * 1000, 1)
         self._unsent -= frame.count
+        utterance.queued -= 1
         utterance.sent = frame.end_sample
         utterance.wire.update(frame.payload)
         self.samples_sent += frame.count
@@ -436,6 +454,11 @@ class Session:
 
     def _send_event(self, event: s.Event) -> str:
         self._event += 1
+        self._unsent_events -= 1
+        if isinstance(event, s.Cancelled):
+            self._unsent_answers -= 1
+        else:
+            self._sending[event.utterance].queued -= 1
         if isinstance(event, s.Done):
             utterance = self._sending[event.utterance]
             utterance.done_sent = True

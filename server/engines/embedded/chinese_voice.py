@@ -20,6 +20,7 @@ POSTNET_CONTEXT = 10  # frames; see fastspeech2_graph
 VOCODER_CONTEXT = 20  # frames each side: the result then differs from the whole by less than one 16-bit step
 SOUND_LEADS_FRAMES = 1  # a word's sound begins about this much before its duration says
 LEAD_FRAMES = 3  # silence kept before speech: 37.5 ms
+LEAST_FRAMES = 10  # the vocoder's widest reflecting pad, 27 after threefold upsampling, needs more than 9
 TAIL_FRAMES = 2  # silence kept after speech
 JOIN_TAIL_FRAMES = 1
 _SILENT_MEL = -1.2  # mean of the normalised mel below which a frame is silent: about -55 dB full scale
@@ -75,8 +76,11 @@ class ChineseVoice:
 
     def vocode(self, mel: Floats) -> Samples:
         """`HOP` samples a frame of a refined mel `[1, frames, 80]`; exact but for `VOCODER_CONTEXT` at its edges."""
+        frames = mel.shape[1]
+        if frames < LEAST_FRAMES:
+            mel = np.pad(mel, ((0, 0), (0, LEAST_FRAMES - frames), (0, 0)), mode="edge")
         audio: Samples = self._vocoder.run({"mel": mel})[0][0]
-        return audio
+        return audio[: frames * HOP]
 
 
 def _pitch_controls(pitch: float) -> tuple[float, float]:
