@@ -1,16 +1,18 @@
 """`python -m client`: `stream`, `say`, `voices`."""
 
 import io
+import os
 import sys
 from collections.abc import Sequence
 
 from client.cli.arguments import build_parser
 from client.cli.exit_codes import ExitCode, code_of
-from client.errors import ClientError
+from client.errors import ClientError, OutputFailed
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command; returns its exit code (see `client.cli.exit_codes`)."""
+    _open_missing_streams()
     args = build_parser().parse_args(argv)
     try:
         if args.command == "voices":
@@ -32,13 +34,30 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(ExitCode.INTERRUPTED)
 
 
+def _open_missing_streams() -> None:
+    """A shell may start us without standard streams (`>&-`): what is opened first would then take their place."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number: this one
+    sys.stdin = sys.stdin or open(0)  # noqa: SIM115  # for as long as the process lives
+    sys.stdout = sys.stdout or open(1, "w")  # noqa: SIM115  # as above
+    sys.stderr = sys.stderr or open(2, "w")  # noqa: SIM115  # as above
+
+
 def _voices(url: str, api_key: str | None, *, as_json: bool) -> int:
     from client.cli.voices import fetch_voices, format_voices
 
     body = fetch_voices(url, api_key)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal that cannot show every name still shows the rest
-    print(body.decode("utf-8", "replace") if as_json else format_voices(body), end="")
+    try:
+        print(body.decode("utf-8", "replace") if as_json else format_voices(body), end="", flush=True)
+    except BrokenPipeError:  # `| head`: nobody reads on, which is no failure
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        raise OutputFailed(f"standard output cannot be written: {error.strerror}") from None
     return int(ExitCode.OK)
 
 

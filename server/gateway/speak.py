@@ -228,7 +228,9 @@ def _refused(error: ProtocolError, metrics: Metrics) -> ApiError:
 
 
 def _api_error(error: ProtocolError, status: HTTPStatus) -> ApiError:
-    return ApiError(status, error.message, code=error.code, field=error.field)
+    """Fields of `open` have no prefix here: who sends a request never wrote an `open`."""
+    field = error.field and error.field.removeprefix("open.")
+    return ApiError(status, error.message.replace("open.", ""), code=error.code, field=field)
 
 
 class SpeechResponse(StreamingResponse):

@@ -366,9 +366,7 @@ class Session:
             return
         self._begin_segment(utterance)
         record = utterance.close_segment()
-        self._queue(
-            utterance, s.SegmentEnd(0, utterance.id, record.id, record.samples, record.digest.hexdigest())
-        )
+        self._queue(utterance, s.SegmentEnd(0, utterance.id, record.id, record.samples, record.digest.hexdigest()))
 
     def _queue(self, utterance: Utterance, event: s.Event) -> None:
         self._timeline.append(event)

@@ -467,3 +467,21 @@ async def test_the_version(tmp_path: Path) -> None:
     ended = await run(tmp_path, "--version")
     assert ended.code == 0
     assert ended.out.decode().startswith("cosystream 0.")
+
+
+@pytest.mark.parametrize("missing", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+async def test_missing_standard_streams(server: FakeServer, tmp_path: Path, missing: str) -> None:
+    command = f'exec "{sys.executable}" -m client say hi -o "{tmp_path}/a.wav" --url {server.url} {missing}'
+    process = await asyncio.create_subprocess_exec("sh", "-c", command, cwd=ROOT)
+    assert await asyncio.wait_for(process.wait(), 10) == 0
+    assert names(tmp_path) == ["a.wav"]
+
+
+async def test_voices_that_nobody_reads(server: FakeServer, tmp_path: Path) -> None:
+    base = f'"{sys.executable}" -m client voices --url {server.url}'
+    process = await asyncio.create_subprocess_exec(
+        "sh", "-c", f"exec {base} > /dev/full", cwd=ROOT, stderr=asyncio.subprocess.PIPE
+    )
+    _, said = await process.communicate()
+    assert process.returncode == ExitCode.OUTPUT
+    assert said.decode().count("\n") == 1

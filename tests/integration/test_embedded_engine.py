@@ -274,6 +274,16 @@ def test_pauses_follow_the_boundary_and_the_speed(engine: EmbeddedEngine, text: 
     assert 260 <= fast <= 340
 
 
+@pytest.mark.parametrize("boundary", [Boundary.WORD, Boundary.CLAUSE, Boundary.SENTENCE])
+@pytest.mark.parametrize(("speed", "pitch"), [(2.0, 0.5), (1.5, 0.5), (2.0, 0.7), (0.5, 2.0), (2.0, 2.0)])
+def test_single_syllables_at_any_speed_and_pitch(
+    engine: EmbeddedEngine, speed: float, pitch: float, boundary: Boundary
+) -> None:
+    for text in ("的", "五", "a"):  # at their shortest a few frames, less than the vocoder's own reach
+        samples, _, _ = _render(engine, _segment(text, boundary, speed=speed, pitch=pitch))
+        assert len(samples) >= 0.04 * RATE
+
+
 def test_the_voices_are_equally_loud(engine: EmbeddedEngine) -> None:
     chinese = [_loudness(_render(engine, _segment(t))[0]) for t in CHINESE_SENTENCES]
     english = [_loudness(_render(engine, _segment(t))[0]) for t in ENGLISH_SENTENCES]

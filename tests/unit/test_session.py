@@ -1,5 +1,6 @@
 """The session machine, driven without I/O."""
 
+import time
 from hashlib import sha256
 from typing import Any
 
@@ -748,3 +749,54 @@ def test_an_engine_says_whether_trying_again_may_help(transient: bool) -> None:
     error = driver.session.failed(work, EngineError("no", transient=transient))
     assert (error.code, error.retryable) == (ErrorCode.ENGINE_FAILED, transient)
     assert error.message == "text [0, 3) of utterance 1: no"
+
+
+def test_cancels_by_the_thousand_cost_nothing_and_stop_the_reading() -> None:
+    driver = opened(max_lead_ms=100)
+    driver.say(1, TEXT * 20)
+    driver.run(acks=False)
+    started = time.perf_counter()
+    for n in range(2, 5_000):
+        driver.numbered(c.Start, utterance=n)
+        driver.numbered(c.Cancel, utterance=n)
+    assert time.perf_counter() - started < 5
+    full = driver.session.answers_full
+    driver.drain()
+    assert (full, driver.session.answers_full) == (True, False)
+    assert len(driver.of(s.Cancelled)) == 4_998
+
+
+def test_a_cancel_takes_away_exactly_what_is_queued() -> None:
+    driver = opened(max_lead_ms=100)
+    for n in (1, 2, 3):
+        driver.say(n, TEXT)
+    driver.run(acks=False)
+    driver.numbered(c.Cancel)
+    driver.drain()
+    session = driver.session
+    assert (session._unsent, session._unsent_events, session._unsent_answers) == (0, 0, 0)
+    assert not session._timeline
+
+
+def test_segments_without_sound_are_bounded_too() -> None:
+    driver = opened()
+    driver.numbered(c.Pause)
+    driver.numbered(c.Start, utterance=1)
+    for _ in range(3_000):
+        driver.numbered(c.Silence, ms=1)
+    done = 0
+    while (work := driver.take_work()) is not None:
+        driver.do(work)
+        done += 1
+        assert done < 3_000
+    assert len(driver.session._timeline) < 2 * 2_048
+
+
+def test_an_utterance_that_says_nothing_makes_no_trouble_for_cancel() -> None:
+    driver = opened()
+    driver.say(1, "")
+    driver.say(2, TEXT)
+    driver.run(acks=False)
+    driver.numbered(c.Cancel)
+    driver.drain()
+    assert [m.utterance for m in driver.of(s.Cancelled)] == [2]
