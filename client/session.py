@@ -173,10 +173,14 @@ class SessionState:
 
     def consumed(self, utterance: int, end_sample: int, cost: int, now: float) -> list[Effect]:
         """The consumer took an item of this cost: audio up to `end_sample`, or an event (0)."""
+        heard_all_now = False
         if end_sample and (entry := self._find(utterance)) is not None:
+            before = entry.heard_all
             entry.consumed_sample = max(entry.consumed_sample, end_sample)
+            heard_all_now = entry.heard_all and not before and self._max_lead is not None
         self._watchdog.step(now)
-        return [self._ack(now)] if self._acks.taken(cost) else []
+        due = self._acks.taken(cost)
+        return [self._ack(now)] if due or heard_all_now else []
 
     def played(self, utterance: int, sample: int, buffered_ms: int, stalls: int, now: float) -> list[Effect]:
         """What a player reports, in samples of the utterance's timeline; the next ack carries it, the last at once."""

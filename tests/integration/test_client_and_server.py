@@ -162,3 +162,15 @@ async def test_voices_of_the_real_server(tmp_path: Path) -> None:
         ended = await run(tmp_path, "voices", url=url)
     assert ended.code == 0, ended.err
     assert "tone-low" in ended.out.decode()
+
+
+@pytest.mark.parametrize(("format_", "frame_ms"), [("opus", 60.0), ("opus", 20.0), ("pcm", 90.0)])
+async def test_utterances_in_a_row_with_the_smallest_lead(format_: Literal["pcm", "opus"], frame_ms: float) -> None:
+    """The server must learn that the end of each was heard, or the next one never begins."""
+    async with (
+        running_server() as url,
+        client.connect(url, format=format_, frame_ms=frame_ms, max_lead_ms=100) as session,
+        asyncio.timeout(20),
+    ):
+        lengths = [sum([audio.count async for audio in session.speak("hi hi hi.")]) for _ in range(4)]
+    assert len(set(lengths)) == 1
