@@ -21,14 +21,13 @@ from server.engines.base import Capabilities, EngineError, RenderPlan
 from server.engines.rendering import RenderedChunk
 from server.session.config import SessionConfig, configure
 from server.session.flow import Flow
+from server.session.outbox import Outbox
 from server.session.states import State, check_allowed
 from server.session.utterance import Utterance, speech_of
 from server.session.work import FinishUtterance, SpeakSegment, Work
 from server.text.segmenter import Segmenter, SegmentLimits
 
 COLLECTING_SLACK_S: Final = 30.0  # urgency of a client without `max_lead_ms`: behind everyone who listens
-MAX_UNSENT_EVENTS: Final = 2_048  # segments without sound are bounded by this, not by read_ahead_ms
-MAX_ANSWERS: Final = 64  # pongs and the like that a client has not read
 SEND_ROOM_AFTER: Final = limits.TEXT_WINDOW_CHARS // 4  # tell a waiting writer once this much room came back
 
 
@@ -74,11 +73,7 @@ class Session:
         self._speaking: deque[Utterance] = deque()  # not fully rendered; the first is in hand
         self._sending: dict[int, Utterance] = {}  # not fully sent or not fully heard
         self._work: Work | None = None
-        self._control: deque[s.ServerMessage] = deque()  # answers; the shell stops reading at MAX_ANSWERS
-        self._timeline: deque[s.Event | AudioFrame] = deque()  # bounded by read_ahead_ms of audio
-        self._unsent = 0  # samples in it
-        self._unsent_events = 0  # events in it
-        self._unsent_answers = 0  # of these, `cancelled`
+        self._outbox = Outbox()
         self._flow = Flow(None)
 
     # ---- messages in ----
@@ -99,11 +94,11 @@ class Session:
         check_allowed(self.state, message)
         match message:
             case c.Ping():
-                self._control.append(s.Pong(message.id))
+                self._outbox.answer(s.Pong(message.id))
             case c.Open():
                 self._open(message)
             case c.Resume():
-                self._control.append(s.ResumeFailed("unknown"))
+                self._outbox.answer(s.ResumeFailed("unknown"))
             case c.Ack():
                 self._ack(message)
             case _:
@@ -116,7 +111,7 @@ class Session:
         self._flow = Flow(None if lead is None else lead * message.sample_rate // 1000)
         self.state = State.IDLE
         self._acked_at = self._now
-        self._control.append(
+        self._outbox.answer(
             s.Opened(
                 self.id,
                 self._token,
@@ -232,7 +227,7 @@ class Session:
         pre_skip = self.config.pre_skip
         targets = [u for u in self._sending.values() if message.utterance in (None, u.id)]
         played = message.played_sample
-        answers: list[s.Event] = []
+        answers: list[s.Cancelled] = []
         for utterance in targets:
             self._drop(utterance)
             sample = max(0, min(utterance.sent - pre_skip, utterance.samples))
@@ -240,9 +235,7 @@ class Session:
                 played = sample if self._flow.max_lead is None else utterance.heard
             answers.append(s.Cancelled(0, utterance.id, sample, utterance.heard_text_end(min(played, sample))))
             played = 0  # what is queued behind it was not heard at all
-        self._timeline.extendleft(reversed(answers))  # at once: it does not wait for the audio of others
-        self._unsent_events += len(answers)
-        self._unsent_answers += len(answers)
+        self._outbox.tell_cancelled(answers)
 
     def _drop(self, utterance: Utterance) -> None:
         """Forget everything about an utterance that is not sent yet."""
@@ -254,16 +247,7 @@ class Session:
         if utterance in self._speaking:
             self._speaking.remove(utterance)
         del self._sending[utterance.id]
-        if utterance.queued:  # cancelling what has nothing here must cost nothing
-            kept: list[s.Event | AudioFrame] = []
-            for item in self._timeline:
-                if item.utterance != utterance.id:
-                    kept.append(item)
-                elif isinstance(item, AudioFrame):
-                    self._unsent -= item.count
-                else:
-                    self._unsent_events -= 1
-            self._timeline = deque(kept)
+        self._outbox.cancel(utterance.id)
         self._flow.drop(utterance.id)
         self.utterances += not utterance.done_sent
 
@@ -322,9 +306,9 @@ class Session:
     @property
     def wants_audio(self) -> bool:
         """Whether rendered audio may be added: the rest waits in the engine, not in memory."""
-        if self.config is None or self._unsent_events >= MAX_UNSENT_EVENTS:
+        if self.config is None or self._outbox.full_of_events:
             return False
-        return self._unsent * 1000 < self._policy.read_ahead_ms * self.config.open.sample_rate
+        return self._outbox.samples * 1000 < self._policy.read_ahead_ms * self.config.open.sample_rate
 
     @property
     def slack_s(self) -> float:
@@ -333,7 +317,7 @@ class Session:
             return 0.0
         if self._flow.max_lead is None:
             return COLLECTING_SLACK_S
-        return max(0, self._unsent + self._flow.lead) / self.config.open.sample_rate
+        return max(0, self._outbox.samples + self._flow.lead) / self.config.open.sample_rate
 
     def is_current(self, work: Work) -> bool:
         """Whether this work is still wanted; False after a cancel."""
@@ -349,7 +333,7 @@ class Session:
         record_id = utterance.segments
         words = utterance.place(chunk)
         if words and self.config is not None and self.config.open.timings:
-            self._queue(utterance, s.Timing(0, utterance.id, record_id, words))
+            self._outbox.add(s.Timing(0, utterance.id, record_id, words))
         self._add_frames(utterance, coded)
 
     def complete(self, work: Work, coded: Sequence[CodedAudio], now: float) -> None:
@@ -362,21 +346,16 @@ class Session:
         self._add_frames(utterance, coded)
         if isinstance(work, FinishUtterance):
             self._speaking.popleft()
-            self._queue(utterance, s.Done(0, utterance.id, utterance.samples, utterance.digest, "", {}))
+            self._outbox.add(s.Done(0, utterance.id, utterance.samples, utterance.digest, "", {}))
             return
         self._begin_segment(utterance)
         record = utterance.close_segment()
-        self._queue(utterance, s.SegmentEnd(0, utterance.id, record.id, record.samples, record.digest.hexdigest()))
-
-    def _queue(self, utterance: Utterance, event: s.Event) -> None:
-        self._timeline.append(event)
-        self._unsent_events += 1
-        utterance.queued += 1
+        self._outbox.add(s.SegmentEnd(0, utterance.id, record.id, record.samples, record.digest.hexdigest()))
 
     @property
     def answers_full(self) -> bool:
         """Whether so many answers wait to be sent that no more messages should be read."""
-        return len(self._control) + self._unsent_answers >= MAX_ANSWERS
+        return self._outbox.full_of_answers
 
     def failed(self, work: Work, error: Exception) -> ProtocolError:
         """The error that ends the session because `work` could not be done."""
@@ -389,22 +368,19 @@ class Session:
         record = utterance.record
         if record is not None and not record.begun:
             record.begun = True
-            self._queue(
-                utterance,
+            self._outbox.add(
                 s.SegmentBegin(
                     0, utterance.id, record.id, record.start, record.end, record.first_sample, record.cause, record.kind
-                ),
+                )
             )
 
     def _add_frames(self, utterance: Utterance, coded: Sequence[CodedAudio]) -> None:
         assert self.config is not None
         for audio in coded:
-            self._timeline.append(
+            self._outbox.add(
                 AudioFrame(self.config.codec, utterance.id, utterance.coded, audio.count, audio.payload, audio.flags)
             )
             utterance.coded += audio.count
-            utterance.queued += 1
-            self._unsent += audio.count
 
     # ---- messages out ----
 
@@ -417,22 +393,20 @@ class Session:
         return outgoing
 
     def _next_outgoing(self) -> str | bytes | None:
-        if self._control:
-            return encode(self._control.popleft())
+        answer = self._outbox.next_answer()
+        if answer is not None:
+            return encode(answer)
         room = self.room if self._speaking else limits.TEXT_WINDOW_CHARS
         if self._seq > self._seq_acked or room - self._room_told >= SEND_ROOM_AFTER:
             self._seq_acked, self._room_told = self._seq, room
             return encode(s.SeqAck(self._seq, room))
-        if not self._timeline:
+        head = self._outbox.head
+        if head is None:
             return None
-        item = self._timeline[0]
-        if isinstance(item, AudioFrame):
-            if self._paused or not self._flow.may_send(item.count, len(item.payload)):
-                return None
-            self._timeline.popleft()
-            return self._send_frame(item)
-        self._timeline.popleft()
-        return self._send_event(item)
+        if isinstance(head, AudioFrame) and (self._paused or not self._flow.may_send(head.count, len(head.payload))):
+            return None
+        self._outbox.take()
+        return self._send_frame(head) if isinstance(head, AudioFrame) else self._send_event(head)
 
     def _send_frame(self, frame: AudioFrame) -> bytes:
         utterance = self._sending[frame.utterance]
@@ -442,8 +416,6 @@ class Session:
             self._first_audio = self._now - (utterance.first_work_at or self._now)
             if self.first_audio_ms is None:
                 self.first_audio_ms = round(self._first_audio * 1000, 1)
-        self._unsent -= frame.count
-        utterance.queued -= 1
         utterance.sent = frame.end_sample
         utterance.wire.update(frame.payload)
         self.samples_sent += frame.count
@@ -452,11 +424,6 @@ class Session:
 
     def _send_event(self, event: s.Event) -> str:
         self._event += 1
-        self._unsent_events -= 1
-        if isinstance(event, s.Cancelled):
-            self._unsent_answers -= 1
-        else:
-            self._sending[event.utterance].queued -= 1
         if isinstance(event, s.Done):
             utterance = self._sending[event.utterance]
             utterance.done_sent = True
@@ -476,7 +443,7 @@ class Session:
     @property
     def unfinished(self) -> bool:
         """Whether an utterance is being written, rendered, sent or acked: only then heartbeats are frequent."""
-        return bool(self._speaking or self._timeline) or not self._flow.idle
+        return bool(self._speaking) or not self._outbox.empty or not self._flow.idle
 
     def deadline(self) -> float:
         """When `on_time` must be called next."""
@@ -526,5 +493,5 @@ class Session:
                 ErrorCode.CLIENT_STALLED, f"audio stayed unacked for {self._policy.stall_timeout_s:g} s", "ack"
             )
         beat = limits.HEARTBEAT_S if self.unfinished else limits.IDLE_HEARTBEAT_S
-        if now >= self._sent_at + beat and not self._control:
-            self._control.append(s.Heartbeat(self._event))
+        if now >= self._sent_at + beat and not self._outbox.answers_wait:
+            self._outbox.answer(s.Heartbeat(self._event))

@@ -63,7 +63,6 @@ class Utterance:
         self.sent = 0  # coded samples sent
         self.acked = 0  # coded samples the client has
         self.heard = 0  # samples the client played
-        self.queued = 0  # its frames and events that wait to be sent
         self.done_sent = False
         self.clock_flushed = False  # the clock has flushed since the last text
         self.segments = 0

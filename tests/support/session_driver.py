@@ -1,12 +1,16 @@
 """Drives a session machine without I/O: a script of messages in, the messages and frames it sends out."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
+
+import pytest
 
 from protocol import client_messages as c
 from protocol import server_messages as s
 from protocol.codec import decode_client, decode_server, encode
+from protocol.errors import ErrorCode, ProtocolError
 from protocol.frames import AudioFrame, FrameFlag, decode_frame
 from protocol.media.opus import timeline_sample
 from server.audio.wire import WireCoder, make_coder
@@ -145,4 +149,31 @@ class Driver:
         return b"".join(parts)
 
 
-__all__ = ["SAMPLES_PER_CHARACTER", "Driver", "capabilities", "render", "s"]
+TEXT = "你好，世界。今天天气很好，我们去公园散步吧。"
+
+
+@contextmanager
+def fails(_: Driver, code: ErrorCode, field: str | None = None) -> Iterator[None]:
+    """Expects the session to end with this error, naming this field."""
+    with pytest.raises(ProtocolError) as raised:
+        yield
+    assert raised.value.code is code
+    assert field is None or raised.value.field == field
+
+
+def opened(**fields: Any) -> Driver:
+    """A driver whose session is open."""
+    driver = Driver()
+    driver.open(**fields)
+    driver.drain()
+    return driver
+
+
+def advance(driver: Driver, seconds: float) -> None:
+    """Lets time pass, doing all that becomes due."""
+    limit = driver.now + seconds
+    while driver.session.deadline() <= limit:
+        driver.now = max(driver.now, driver.session.deadline())
+        driver.session.on_time(driver.now)
+        driver.run()
+    driver.now = limit
