@@ -122,7 +122,7 @@ async def test_eight_at_once_each_hear_their_own() -> None:
 
     async def one(url: str, k: int) -> bytes:
         async with bare_client(url, open=c.Open(voice="tone-low" if k % 2 else "tone-high")) as client:
-            await spoken(client, "山高水远天蓝云白风轻。" * k * 10)
+            await spoken(client, "山高水远天蓝云白风轻。" * k * 4)
             return client.pcm(1)
 
     async with running_server(engine_options={"step_delay_ms": 1}) as url:
@@ -383,6 +383,7 @@ async def test_stopping_ends_in_time_although_a_client_does_not_read() -> None:
         start = loop.time()
         await server.stop()
         assert loop.time() - start < 5
+        socket.transport.abort()
 
 
 async def test_beyond_max_sessions_the_answer_is_busy() -> None:
