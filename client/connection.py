@@ -76,7 +76,7 @@ def connect(
     format: AudioFormat = "pcm",
     sample_rate: int = 24_000,
     frame_ms: float | None = None,
-    bitrate: int = 32_000,
+    bitrate: int | None = None,
     mode: Mode = "auto",
     max_lead_ms: int | None = None,
     timings: bool = True,

@@ -22,6 +22,7 @@ class Open:
 
     `max_lead_ms`: how far sending may run ahead of `ack.played_sample`; None sends as fast as acks allow.
     `max_buffer_delay_ms`: how long text that looks complete waits before it is spoken; None leaves it to `flush`.
+    `bitrate`: None leaves it to the server, which may lower it on a bad link.
     """
 
     type: ClassVar[str] = "open"
@@ -33,7 +34,7 @@ class Open:
     format: AudioFormat = f.spec(f.choice(("pcm", "opus", "auto")), "pcm")
     sample_rate: int = f.spec(f.integer(8_000, 48_000), 24_000)
     frame_ms: float | None = f.spec(f.number(2.5, 1_000), None, null=True)
-    bitrate: int = f.spec(f.integer(*limits.BITRATE), 32_000)
+    bitrate: int | None = f.spec(f.integer(*limits.BITRATE), None, null=True)
     mode: Mode = f.spec(f.choice(("auto", "stream", "block")), "auto")
     max_lead_ms: int | None = f.spec(f.integer(100, 600_000), 4_000, null=True)
     max_buffer_delay_ms: int | None = f.spec(f.integer(50, 60_000), 800, null=True)

@@ -160,7 +160,10 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """The session goes on from `from_sample`."""
+    """The session goes on from `from_sample` of `utterance`.
+
+    Numbered messages up to `seq` were taken; `room` as in `seq_ack`.
+    """
 
     type: ClassVar[str] = "resumed"
     generation: int = f.spec(f.integer(1, limits.U32))
@@ -170,14 +173,20 @@ class Resumed:
     synthesised_end: int = f.spec(_count)
     new_token: str = f.spec(f.string(256))
     mode: Literal["stream", "block"] = f.spec(f.choice(("stream", "block")))
+    seq: int = f.spec(_count, 0)
+    room: int = f.spec(_count, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class ResumeFailed:
-    """The session cannot go on; the text from `restart_text_position` was not heard (None: unknown)."""
+    """The session cannot go on; the text of `utterance` from `restart_text_position` on was not heard.
+
+    None: this server knows nothing about it.
+    """
 
     type: ClassVar[str] = "resume_failed"
     reason: ResumeFailure = f.spec(f.choice(RESUME_FAILURES))
+    utterance: int | None = f.spec(_utterance, None, null=True)
     restart_text_position: int | None = f.spec(_count, None, null=True)
 
 

@@ -107,6 +107,6 @@ class Renderer:
 
     def _coder_of(self, work: Work, config: SessionConfig) -> WireCoder:
         if self._coder is None or self._coded_utterance != work.utterance:
-            self._coder = make_coder(config.codec, config.open.sample_rate, config.frame_ms, config.open.bitrate)
+            self._coder = make_coder(config.codec, config.open.sample_rate, config.frame_ms, config.bitrate)
             self._coded_utterance = work.utterance
         return self._coder

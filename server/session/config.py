@@ -27,6 +27,11 @@ class SessionConfig:
     mode: str
     pre_skip: int  # samples of decoder delay, Opus only
 
+    @property
+    def bitrate(self) -> int:
+        """Opus, bit/s, on a good link."""
+        return limits.DEFAULT_BITRATE if self.open.bitrate is None else self.open.bitrate
+
     def echo(self) -> dict[str, Any]:
         """For `opened.config`: everything that was accepted, never the key."""
         accepted = asdict(self.open)
@@ -35,6 +40,7 @@ class SessionConfig:
             "voice": self.voice,
             "format": self.codec.name.lower(),
             "frame_ms": self.frame_ms,
+            "bitrate": self.bitrate,
             "mode": self.mode,
         }
         return accepted

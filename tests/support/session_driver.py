@@ -84,7 +84,7 @@ class Driver:
         config = self.session.config
         assert config is not None
         if self.coder is None or self.coder_of != work.utterance:
-            self.coder = make_coder(config.codec, config.open.sample_rate, config.frame_ms, config.open.bitrate)
+            self.coder = make_coder(config.codec, config.open.sample_rate, config.frame_ms, config.bitrate)
             self.coder_of = work.utterance
         if isinstance(work, SpeakSegment):
             whole = self.render(work.request)
