@@ -96,7 +96,11 @@ class JournalFile:
 
     @classmethod
     def create(cls, path: Path, session: str) -> "JournalFile":
-        """A new file with its header. Raises OSError (FileExistsError where there is one)."""
+        """A new file with its header. Raises OSError: FileExistsError where there is one.
+
+        BlockingIOError means that somebody tried to claim it in the instant before it was locked. That somebody gets
+        nothing, as nothing is in it, and this session fails alone: waiting would let others hold up every session.
+        """
         descriptor = os.open(path, _OPEN | os.O_CREAT | os.O_EXCL, 0o600)
         made = cls(path, descriptor, size=0, chain=journal_format.first_chain(session))
         try:
@@ -139,10 +143,8 @@ class JournalFile:
         return cls(path, descriptor, size=contents.end, chain=contents.chain), contents
 
     def write(self, lines: Sequence[bytes]) -> int:
-        """Append lines; their bytes in the file are returned. Raises OSError, also where the file was removed."""
+        """Append lines; their bytes in the file are returned. Raises OSError."""
         data, chain = journal_format.line_records(lines, self._chain)
-        if os.fstat(self._descriptor).st_nlink == 0:
-            raise FileNotFoundError(errno.ENOENT, "the file was removed")
         self._append(data)
         self._chain = chain
         return len(data)
@@ -165,7 +167,12 @@ class JournalFile:
         sync(self._descriptor)
 
     def touch(self) -> None:
-        """Show that a process owns it: the time to live starts with that process's end. Raises OSError."""
+        """Show that a process owns it: the time to live starts with that process's end.
+
+        Raises OSError, also where the file was removed. (Asking before each write would cost as much as the write.)
+        """
+        if os.fstat(self._descriptor).st_nlink == 0:
+            raise FileNotFoundError(errno.ENOENT, "the file was removed")
         os.utime(self._descriptor)
 
     def close(self) -> None:

@@ -104,7 +104,8 @@ class Writer:
             if entries:
                 self._call(self._tell, self._write(entries))
             if time.monotonic() >= touch_at:
-                self._touch_all()
+                if (group := self._touch_all()).failures:
+                    self._call(self._tell, group)
                 touch_at = time.monotonic() + self._touch_every_s
         self._call(self._ended.set)
 
@@ -194,13 +195,16 @@ class Writer:
         else:
             file.close()
 
-    def _touch_all(self) -> None:
-        for slot in self._open:
+    def _touch_all(self) -> Group:
+        group = Group([])
+        for slot in list(self._open):
             try:
                 assert slot.file is not None
                 slot.file.touch()
-            except OSError:
-                pass  # the next write says what is wrong
+            except OSError as error:
+                self._fail(slot, error, group)
+        group.activity = Activity(failures=tuple(group.failures.values()))
+        return group
 
     def _call(self, function: Callable[..., object], *arguments: object) -> None:
         try:
