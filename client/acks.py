@@ -68,6 +68,13 @@ class AckSchedule:
             self.position = self._held.popleft()
         return self._is_much
 
+    def forget(self) -> None:
+        """Another session goes on: its audio is numbered anew. What consumers still hold counts on."""
+        self._end = (0, 0)
+        self._held.clear()
+        self.position = Position(0, 0, self._arrived)
+        self._acked = self._arrived
+
     def due_on_arrival(self, now: float) -> bool:
         """Whether audio that just arrived is acked at once. While the consumer is behind only the timer speaks."""
         return not self._held and (now - self.last >= ACK_INTERVAL_S or self._is_much)

@@ -53,7 +53,7 @@ class Connect:
                         await socket.send(encode(self._request))
                     opened = await first_answer(socket, url)
                     now = monotonic()
-                    state = SessionState(opened, now, rtt_s=now - sent)
+                    state = SessionState(opened, now, rtt_s=now - sent, resume=False)
                 except ClientError:
                     await socket.close()
                     raise

@@ -43,9 +43,20 @@ class ServerLost(ClientError):
             text = f"the server closed the connection with code {code}{why} before the audio was complete: see its log"
         return cls(text, code)
 
+    @staticmethod
+    def briefly(code: int | None) -> str:
+        """The same for a client that comes back."""
+        if code == 1012:
+            return "the server stopped or restarts"
+        return "the connection broke" if code in (None, 1006) else f"the server closed the connection (code {code})"
+
 
 class ServerMisbehaved(ClientError):
     """The server broke the protocol: a gap in the audio, an unknown message, a number out of order."""
+
+
+class Gap(ServerMisbehaved):
+    """Audio or an event is missing in between. A session that can be resumed asks for it again."""
 
 
 class DigestMismatch(ServerMisbehaved):

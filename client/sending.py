@@ -2,10 +2,11 @@
 
 import dataclasses
 from collections import deque
+from collections.abc import Iterable
 from typing import Final, TypeVar
 
 from client.errors import ServerMisbehaved
-from protocol.client_messages import Numbered, Silence, Text
+from protocol.client_messages import Numbered, Silence, Start, Text
 from protocol.server_messages import SeqAck
 
 N = TypeVar("N", bound=Numbered)
@@ -52,6 +53,41 @@ class SendWindow:
             self._flying -= _characters(self.unacked.popleft())
         self.acked = message.seq
         self._granted = message.room
+
+
+class Backlog:
+    """Messages of utterances that another session goes on with, until that one has room for them."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[tuple[int, Numbered]] = deque()
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def add(self, utterance: int, messages: Iterable[Numbered]) -> None:
+        """To be sent after all others."""
+        self._waiting.extend((utterance, message) for message in messages)
+
+    def drop(self, utterance: int) -> bool:
+        """It was cancelled. Returns whether the server has heard nothing of it yet."""
+        gone = [message for number, message in self._waiting if number == utterance]
+        self._waiting = deque(item for item in self._waiting if item[0] != utterance)
+        return any(isinstance(message, Start) for message in gone)
+
+    def take(self, window: SendWindow) -> list[Numbered]:
+        """What fits, numbered."""
+        taken: list[Numbered] = []
+        while self._waiting:
+            utterance, message = self._waiting.popleft()
+            room = window.room
+            if _characters(message) > room:
+                if isinstance(message, Text) and room:
+                    taken.append(window.number(Text(0, message.text[:room])))
+                    message = Text(0, message.text[room:])
+                self._waiting.appendleft((utterance, message))
+                break
+            taken.append(window.number(message))
+        return taken
 
 
 def _characters(message: Numbered) -> int:

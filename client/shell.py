@@ -15,7 +15,8 @@ from client.effects import Deliver, Effect, Failed, Finished, RoomGrew, Send
 from client.errors import ClientError, ServerLost
 from client.handshake import CLOSE_TIMEOUT_S
 from client.items import Audio
-from client.session import REMEMBERED, SessionState
+from client.session import SessionState
+from client.tracking import REMEMBERED
 from client.utterance import Utterance
 from protocol import ProtocolError, decode_server, encode
 from protocol.client_messages import Ack, ClientMessage, Start
@@ -95,13 +96,12 @@ class Session:
             if before is not None and not before._closed:
                 raise RuntimeError(f"utterance {before.number} takes text: end or cancel it first")
             await self._until(lambda: self._state.unfinished < self._state.max_queued)
-            send = self._state.start(message, monotonic())
-            assert isinstance(send.message, Start)
-            number = self._newest = send.message.utterance
+            effects = self._state.start(message, monotonic())
+            number = self._newest = self._state.newest
             statistics = self._state.statistics(number)
             assert statistics is not None
             utterance = self._utterances[number] = Utterance(self, number, statistics, self._decode)
-            self._do([send])
+            self._do(effects)
             return utterance
 
     async def speak(
@@ -137,11 +137,11 @@ class Session:
 
     async def pause(self) -> None:
         """The server sends no audio until `unpause`."""
-        self._do([self._state.pause(True, monotonic())])
+        self._do(self._state.pause(True, monotonic()))
 
     async def unpause(self) -> None:
         """The server goes on sending."""
-        self._do([self._state.pause(False, monotonic())])
+        self._do(self._state.pause(False, monotonic()))
 
     async def close(self) -> None:
         """Ends the session. What is not finished is dropped, on the server too."""
@@ -171,27 +171,27 @@ class Session:
                 await self._until_room(utterance, 1)
                 if not self._takes_text(utterance):
                     return
-                size = min(len(text) - at, self._state.window.room, self._state.max_text_chars)
-                self._do([self._state.text(text[at : at + size], monotonic())])
+                size = min(len(text) - at, self._state.room, self._state.max_text_chars)
+                self._do(self._state.text(text[at : at + size], monotonic()))
                 at += size
 
-    async def _number(self, utterance: Utterance, make: Callable[[float], Send], room: int = 0) -> None:
+    async def _number(self, utterance: Utterance, make: Callable[[float], list[Effect]], room: int = 0) -> None:
         """A numbered message of the utterance that takes `room` characters of the window."""
         async with self._writing:
             await self._until_room(utterance, room)
             if self._takes_text(utterance):
-                self._do([make(monotonic())])
+                self._do(make(monotonic()))
 
     def _cancel(self, utterance: Utterance, played_sample: int | None) -> bool:
         """Whether there was something to stop."""
         if self._state.failure is not None:
             return not utterance._over
         effects = self._state.cancel(utterance.number, played_sample, monotonic())
-        if effects:
+        if effects is not None:
             self._utterances[utterance.number] = utterance  # the server confirms, also what was complete already
             self._do(effects)
             self._changed.set()
-        return bool(effects)
+        return effects is not None
 
     def _consumed(self, number: int, end_sample: int, cost: int) -> None:
         if effects := self._state.consumed(number, end_sample, cost, monotonic()):
@@ -211,7 +211,7 @@ class Session:
     async def _until_room(self, utterance: Utterance, room: int) -> None:
         """Until so many characters may be sent and few messages wait, or the utterance was cancelled."""
         await self._until(
-            lambda: utterance._cancelled or (self._state.window.room >= room and len(self._outbox) < OUTBOX_MESSAGES)
+            lambda: utterance._cancelled or (self._state.room >= room and len(self._outbox) < OUTBOX_MESSAGES)
         )
 
     async def _until(self, condition: Callable[[], bool]) -> None:
@@ -284,9 +284,9 @@ class Session:
                     self._do(state.feed_message(decode_server(data), monotonic()))
         except ConnectionClosed as closed:
             frame = closed.rcvd
-            self._do(state.lost(frame.code if frame else None, frame.reason if frame else ""))
+            self._do(state.lost(frame.code if frame else None, frame.reason if frame else "", monotonic()))
         except ProtocolError as error:
-            self._do(state.bad_message(error))
+            self._do(state.bad_message(error, monotonic()))
 
     async def _send(self) -> None:
         try:

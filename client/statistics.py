@@ -4,8 +4,6 @@ from collections import deque
 from typing import Any, Final
 
 from client.playout import ArrivalClock
-from client.timeline import Timeline
-from protocol.frames import AudioFrame, Codec
 from protocol.server_messages import Done, Event, SegmentBegin
 
 MAX_WRITES: Final = 4_096  # remembered until the first audio, to know when the first clause was complete
@@ -15,9 +13,10 @@ class UtteranceStatistics:
     """Times are seconds of the session's monotonic clock.
 
     `stalls`: how often audio would have run dry had playing begun with the first sample; a real player reports its own.
+    `restarts`: how often the rest was spoken by a new session. `digest` then covers the last part alone.
     """
 
-    def __init__(self, sample_rate: int, pre_skip: int, now: float) -> None:
+    def __init__(self, sample_rate: int, now: float) -> None:
         self.started = now
         self.characters = 0
         self.first_text: float | None = None
@@ -27,10 +26,10 @@ class UtteranceStatistics:
         self.bytes = 0
         self.frames = 0
         self.segments = 0
+        self.restarts = 0
         self.digest: str | None = None
         self.server: dict[str, Any] = {}
         self._rate = sample_rate
-        self._pre_skip = pre_skip
         self._clock = ArrivalClock(sample_rate)
         self._writes: deque[tuple[int, float]] = deque(maxlen=MAX_WRITES)
         self._first_clause_end: int | None = None
@@ -49,23 +48,21 @@ class UtteranceStatistics:
         if self._first_clause_end is None and event.kind == "speech":
             self._first_clause_end = event.end
 
-    def audio(self, frame: AudioFrame, now: float) -> None:
-        """A frame arrived."""
+    def audio(self, payload: int, received: int, first_sample: int, now: float) -> None:
+        """A frame with that many bytes arrived: audio from `first_sample` on, and now all up to `received` is here."""
         if self.first_audio is None:
             self.first_audio = now
         self.frames += 1
-        self.bytes += len(frame.payload)
-        shift = self._pre_skip if frame.codec is Codec.OPUS else 0
-        self.samples = max(self.samples, frame.end_sample - shift)
-        self._clock.arrived(max(0, frame.first_sample - shift), now)
+        self.bytes += payload
+        self.samples = max(self.samples, received)
+        self._clock.arrived(max(0, first_sample), now)
 
-    def finish(self, event: Event, samples: int, timeline: Timeline, now: float) -> None:
+    def finish(self, event: Event, samples: int, now: float) -> None:
         """The utterance is over."""
         self.finished = now
         self.samples = samples
         if isinstance(event, Done):
             self.digest = event.digest
-            self.segments = timeline.segments
             self.server = dict(event.statistics)
 
     @property

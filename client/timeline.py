@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from client.errors import DigestMismatch, ServerMisbehaved
+from client.errors import DigestMismatch, Gap, ServerMisbehaved
 from protocol.frames import AudioFrame, Codec, FrameFlag
 from protocol.server_messages import Done, SegmentBegin, SegmentEnd
 
@@ -29,8 +29,8 @@ class _Segment:
 class Timeline:
     """Follows the audio frames and segment events of one utterance.
 
-    Samples are the frame's own: timeline samples for PCM, coded samples for Opus. Every method raises ServerMisbehaved
-    (or DigestMismatch) when the server contradicts itself.
+    Samples are the frame's own: timeline samples for PCM, coded samples for Opus. PCM may go on as Opus. Every method
+    raises ServerMisbehaved (or DigestMismatch) when the server contradicts itself, Gap where something is missing.
     """
 
     def __init__(self, utterance: int, pre_skip: int = 0) -> None:
@@ -39,8 +39,11 @@ class Timeline:
         self.payload_bytes = 0
         self.segments = 0
         self._pre_skip = pre_skip
+        self.last_came = False  # the frame that says it is the last one
         self._codec: Codec | None = None
+        self._pcm_end: int | None = None  # where Opus took over from PCM: what comes later has no samples to hash
         self._open: deque[_Segment] = deque()
+        self._known_end = 0  # where the last segment that is complete ends
         self._digests = hashlib.sha256()
         self._wire = hashlib.sha256()
 
@@ -49,20 +52,32 @@ class Timeline:
         """Whether positions count coded samples (Opus) instead of timeline samples."""
         return self._codec is Codec.OPUS
 
-    def audio(self, frame: AudioFrame) -> int:
-        """Takes a frame. Returns how many of its first samples are already known (its whole count: a duplicate).
+    @property
+    def received(self) -> int:
+        """How far the timeline is here, in its own samples: without the codec's delay, without the last padding."""
+        if not self.is_coded:
+            return self.next_sample
+        received = max(0, self.next_sample - self._pre_skip)
+        return min(received, self._known_end) if self.last_came else received
 
-        An Opus frame that overlaps comes back whole when it resets the decoder: its first samples warm that decoder up.
-        """
-        if self._codec is None:
-            self._codec = frame.codec
-        elif self._codec is not frame.codec:
-            raise ServerMisbehaved(f"the codec of utterance {self.utterance} changed in the middle")
-        known = self.next_sample - frame.first_sample
+    def new_generation(self) -> None:
+        """Another connection carries the session from here on: the wire's digest covers what it brings."""
+        self._wire = hashlib.sha256()
+
+    def audio(self, frame: AudioFrame) -> int:
+        """Takes a frame. Returns how many of its first samples are already known (its whole count: a duplicate)."""
+        next_sample = self.next_sample
+        if self._codec is Codec.PCM and frame.codec is Codec.OPUS:
+            next_sample += self._pre_skip
+        elif self._codec is Codec.OPUS and frame.codec is Codec.PCM:
+            raise ServerMisbehaved(f"utterance {self.utterance} went from Opus back to PCM")
+        known = next_sample - frame.first_sample
         if known < 0:
-            raise ServerMisbehaved(
-                f"utterance {self.utterance} has a gap: sample {frame.first_sample} came after {self.next_sample}"
-            )
+            raise Gap(f"utterance {self.utterance} has a gap: sample {frame.first_sample} came after {next_sample}")
+        if self._codec is not frame.codec:
+            self._pcm_end = None if frame.codec is Codec.PCM else self.next_sample
+            self._codec, self.next_sample = frame.codec, next_sample
+        self.last_came |= bool(frame.flags & FrameFlag.LAST)
         self._wire.update(frame.payload)
         self.payload_bytes += len(frame.payload)
         if known >= frame.count:
@@ -134,14 +149,14 @@ class Timeline:
 
     def _close_segments(self) -> None:
         while self._open and (head := self._open[0]).samples is not None:
-            coded_end = head.first_sample + head.samples
-            if self._codec is not Codec.OPUS:
-                if coded_end > self.next_sample:
-                    return
-                if head.hash.hexdigest() != head.digest:
-                    raise DigestMismatch(
-                        f"segment {head.number} of utterance {self.utterance} is not what the server made: discard it"
-                    )
+            end = head.first_sample + head.samples
+            if self._codec is not Codec.OPUS and end > self.next_sample:
+                return
+            if (self._pcm_end is None or end <= self._pcm_end) and head.hash.hexdigest() != head.digest:
+                raise DigestMismatch(
+                    f"segment {head.number} of utterance {self.utterance} is not what the server made: discard it"
+                )
+            self._known_end = end
             self._digests.update(_raw(head.digest))
             self.segments += 1
             self._open.popleft()

@@ -1,36 +1,140 @@
-"""What the session knows of one utterance: how much is here, and how much of that was heard. Pure."""
+"""What the session knows of its utterances: how much is here, how much of that was heard, what is left to say. Pure."""
 
-from dataclasses import dataclass
+from collections import deque
+from dataclasses import dataclass, field, replace
+from typing import Final
 
 from client.statistics import UtteranceStatistics
 from client.timeline import Timeline
-from protocol.media.opus import timeline_sample
+from client.transcript import Rest, Transcript
+from protocol import server_messages as s
+from protocol.client_messages import Start
+
+REMEMBERED: Final = 64  # finished utterances whose consumers may still report
 
 
 @dataclass(slots=True, eq=False)
 class Tracked:
-    """An utterance from its `start` until nobody asks for it any more. Samples are of its timeline unless said."""
+    """An utterance from its `start` until nobody asks for it any more.
+
+    It may be spoken in several parts, each in a session of its own: `base_...` is what came before the present one, and
+    `timeline` and `transcript` count from there. All other samples are of the whole utterance's timeline.
+    """
 
     number: int
     timeline: Timeline
     statistics: UtteranceStatistics
+    transcript: Transcript
     pre_skip: int
-    ended: bool = False  # `end` was sent
     cancelled: bool = False  # `cancel` was sent: late audio is dropped
-    consumed_sample: int = 0  # as the frames count: coded samples for Opus
+    cancel_sample: int = 0  # how far it was heard, as that `cancel` said
+    consumed_sample: int = 0
     player_sample: int | None = None  # as its player reports; None: what was consumed counts as played
     buffered_ms: int | None = None
     stalls: int = 0
+    base_samples: int = 0
+    base_text: int = 0
+    base_segments: int = 0
+    is_past: bool = False  # it belongs to a session that is gone: the server does not know it
+
+    @property
+    def ended(self) -> bool:
+        """Whether `end` was sent."""
+        return self.transcript.ended
+
+    @property
+    def received(self) -> int:
+        """How far audio is here."""
+        return self.base_samples + self.timeline.received
 
     @property
     def played(self) -> int:
         """How far it was heard."""
         if self.player_sample is not None:
             return self.player_sample
-        samples = None if self.statistics.finished is None else self.statistics.samples
-        return timeline_sample(self.consumed_sample, self.pre_skip if self.timeline.is_coded else 0, samples)
+        if self.statistics.finished is None:
+            return self.consumed_sample
+        return min(self.consumed_sample, self.statistics.samples)  # the last packet's padding is no sound
 
     @property
     def heard_all(self) -> bool:
         """Whether it is complete and was played to its end."""
         return self.statistics.finished is not None and self.played >= self.statistics.samples
+
+    def within(self, event: s.Event, number: int) -> s.Event:
+        """The event in the whole utterance's numbers; `number`: its own."""
+        samples, text, segments = self.base_samples, self.base_text, self.base_segments
+        match event:
+            case s.SegmentBegin():
+                return replace(
+                    event, event=number, segment=event.segment + segments, start=event.start + text,
+                    end=event.end + text, first_sample=event.first_sample + samples,
+                )  # fmt: skip
+            case s.Timing():
+                words = tuple(
+                    s.Word(w.text, w.start + text, w.end + text, w.first_sample + samples, w.end_sample + samples)
+                    for w in event.words
+                )
+                return replace(event, event=number, segment=event.segment + segments, words=words)
+            case s.SegmentEnd():
+                return replace(event, event=number, segment=event.segment + segments)
+            case s.ModeChange():
+                return replace(event, event=number, at_sample=event.at_sample + samples)
+            case s.Cancelled():
+                return replace(
+                    event, event=number, sample=event.sample + samples, heard_text_end=event.heard_text_end + text
+                )
+            case s.Done():
+                return replace(event, event=number, samples=event.samples + samples)
+
+    def go_on(self, rest: Rest, pre_skip: int) -> None:
+        """The rest is said by another session: everything counts from here."""
+        self.base_samples = self.received
+        self.base_text += rest.position
+        self.base_segments += self.transcript.segments
+        self.timeline = Timeline(self.number, pre_skip)
+        self.transcript = Transcript.of(rest)
+        self.statistics.restarts += 1
+
+
+@dataclass(slots=True)
+class Utterances:
+    """Those of one session, by number."""
+
+    live: dict[int, Tracked] = field(default_factory=dict)  # started and not finished, in order
+    finished: deque[Tracked] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
+    newest: int = 0  # highest number started
+
+    def begin(self, start: Start, statistics: UtteranceStatistics, pre_skip: int) -> Start:
+        """Another one. Gives the message with its number."""
+        self.newest += 1
+        start = replace(start, utterance=self.newest)
+        timeline = Timeline(self.newest, pre_skip)
+        self.live[self.newest] = Tracked(self.newest, timeline, statistics, Transcript(start), pre_skip)
+        return start
+
+    @property
+    def writing(self) -> Tracked | None:
+        """The newest one, while it is unfinished: text goes to it."""
+        return self.live.get(self.newest)
+
+    def find(self, number: int) -> Tracked | None:
+        """One that is unfinished, or finished lately."""
+        return self.live.get(number) or next((old for old in self.finished if old.number == number), None)
+
+    def finish(self, entry: Tracked) -> None:
+        """It is complete or cancelled."""
+        del self.live[entry.number]
+        self.finished.append(entry)
+
+    def revive(self, entry: Tracked) -> None:
+        """It was complete, but is cancelled while it still plays."""
+        self.finished.remove(entry)
+        self.live[entry.number] = entry
+
+    def being_heard(self, before: int) -> Tracked | None:
+        """The first finished one before this number that was not played to its end, as far as the server knows it."""
+        for entry in self.finished:
+            if entry.number < before and not (entry.cancelled or entry.heard_all or entry.is_past):
+                return entry
+        return None

@@ -96,11 +96,11 @@ class Utterance:
                 self._ready.clear()
                 await self._ready.wait()
             item, cost = self._queue.popleft()
-            self._session._consumed(self.number, item.end_sample if isinstance(item, Audio) else 0, cost)
+            self._session._consumed(self.number, self._heard_by(item), cost)
             if isinstance(item, Audio):
-                if not self._decode or not item.packets:
+                if not self._decode:
                     return item
-                self._pending.extend(self._opus().decode(item))
+                self._pending.extend(self._decoded(item))
             else:
                 if isinstance(item, Done | Cancelled):
                     self.result = item
@@ -120,13 +120,19 @@ class Utterance:
             if not isinstance(item, Audio):
                 yield item
 
-    def _opus(self) -> UtteranceDecoder:
-        if self._decoder is None:
-            try:
+    def _heard_by(self, item: Item) -> int:
+        """How far the timeline was heard by who heard this."""
+        if not isinstance(item, Audio):
+            return 0
+        return max(0, item.end_sample - self._session.pre_skip) if item.packets else item.end_sample
+
+    def _decoded(self, audio: Audio) -> list[Audio]:
+        try:
+            if self._decoder is None:
                 self._decoder = UtteranceDecoder(self._session.sample_rate, self._session.pre_skip)
-            except OpusUnavailableError as error:
-                raise OutputFailed(str(error)) from error
-        return self._decoder
+            return list(self._decoder.decode(audio))
+        except OpusUnavailableError as error:
+            raise OutputFailed(str(error)) from error
 
     def _put(self, item: Item, cost: int) -> None:
         self._queue.append((item, cost))

@@ -15,16 +15,21 @@ class Watchdog:
 
     def __init__(self, now: float, rtt_s: float) -> None:
         self._patience = max(WATCHDOG_S, 3 * MESSAGE_TIME_S + rtt_s)
-        self._heard = now
+        self.heard_at = now
         self._step = now
 
     def begin(self, now: float) -> None:
         """From here on the server owes something."""
-        self._heard = now
+        self.heard_at = now
+
+    def moved(self, now: float, rtt_s: float) -> None:
+        """Another connection carries the session."""
+        self._patience = max(WATCHDOG_S, 3 * MESSAGE_TIME_S + rtt_s)
+        self.heard_at = self._step = now
 
     def heard(self, now: float) -> None:
         """Anything came from the server."""
-        self._heard = now
+        self.heard_at = now
 
     def step(self, now: float) -> None:
         """The server did more than be alive, or got something to do."""
@@ -32,23 +37,28 @@ class Watchdog:
 
     def deadline(self, *, awaits_speech: bool) -> float:
         """When to look. `awaits_speech`: the server has text to speak and nothing on this side holds it up."""
-        due = self._heard + self._patience
+        due = self.heard_at + self._patience
         return min(due, self._step + STUCK_S) if awaits_speech else due
 
     def slept(self, now: float) -> None:
         """This process did not run for a while: messages may wait unread."""
         lately = now - self._patience / 2
-        self._heard = max(self._heard, lately)
+        self.heard_at = max(self.heard_at, lately)
         self._step = max(self._step, lately)
 
-    def verdict(self, now: float, *, awaits_speech: bool) -> ServerLost | None:
-        """Why the server counts as lost; None while it does not."""
-        if now >= self._heard + self._patience:
-            silent = now - self._heard
-            return ServerLost(f"nothing came from the server for {silent:.1f} s: it hangs or the network is down")
-        if awaits_speech and now >= self._step + STUCK_S:
-            return ServerLost(
-                f"the server has stopped speaking: for {now - self._step:.0f} s it only said that it is alive; see its "
-                "log, then run this again"
-            )
-        return None
+    def silent(self, now: float) -> ServerLost | None:
+        """Why the connection counts as dead; None while it does not."""
+        if now < self.heard_at + self._patience:
+            return None
+        return ServerLost(
+            f"nothing came from the server for {now - self.heard_at:.1f} s: it hangs or the network is down"
+        )
+
+    def stuck(self, now: float) -> ServerLost | None:
+        """Why the server counts as lost though it is alive and awaits nothing; None while it does not."""
+        if now < self._step + STUCK_S:
+            return None
+        return ServerLost(
+            f"the server has stopped speaking: for {now - self._step:.0f} s it only said that it is alive; see its "
+            "log, then run this again"
+        )

@@ -19,7 +19,12 @@ Sent: TypeAlias = s.ServerMessage | AudioFrame
 def opened(**changes: object) -> s.Opened:
     """An answer to `open`; `changes` go to its config, limits or fields."""
     config = {"sample_rate": RATE, "format": "pcm", "max_lead_ms": changes.pop("max_lead_ms", None)}
-    limits = {"text_window_chars": changes.pop("window", 1_000), "idle_timeout_ms": 60_000}
+    config |= {"format": changes.pop("format", "pcm")}
+    limits = {
+        "text_window_chars": changes.pop("window", 1_000),
+        "idle_timeout_ms": 60_000,
+        "resume_ttl_ms": changes.pop("resume_ttl_ms", 0),
+    }
     return replace(s.Opened("id", "token", 0, 1, config, limits), **changes)  # type: ignore[arg-type]  # by name
 
 

@@ -127,7 +127,7 @@ class FakeSession:
             return
         pre_skip = 0
         if first.format == "opus":
-            self.encoder = OpusEncoder(first.sample_rate, 20, first.bitrate)
+            self.encoder = OpusEncoder(first.sample_rate, 20, first.bitrate or limits.DEFAULT_BITRATE)
             pre_skip = self.encoder.pre_skip
         bounds = {
             "text_window_chars": self.behaviour.window,
@@ -235,7 +235,7 @@ class FakeSession:
             )
         )  # fmt: skip
         if self.encoder is not None:
-            self.encoder = OpusEncoder(self.config.sample_rate, 20, self.config.bitrate)
+            self.encoder = OpusEncoder(self.config.sample_rate, 20, self.config.bitrate or limits.DEFAULT_BITRATE)
 
     def next_cut(self, utterance: _Utterance) -> int | None:
         rest = utterance.text[utterance.spoken :]

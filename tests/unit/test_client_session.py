@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from client.effects import Deliver, Finished, RoomGrew, Send
 from client.errors import Busy, DigestMismatch, ServerError, ServerLost, ServerMisbehaved
 from client.items import Audio
-from client.session import SOFT_FLUSH_S, SessionState
+from client.session import SessionState
+from client.writing import SOFT_FLUSH_S
 from protocol import client_messages as c
 from protocol import limits
 from protocol import server_messages as s
@@ -159,7 +160,7 @@ def test_opus_counts_coded_samples_and_checks_the_wire() -> None:
         (packet,) for packet in packets
     ]
     assert acks_of(effects)[-1].next_sample == 1_920
-    state.consumed(1, 960, 100, 0.7)
+    state.consumed(1, 960 - 312, 100, 0.7)
     assert acks_of(state.tick(1.0, 1.0))[-1].played_sample == 960 - 312  # what was heard is told in timeline samples
     digest = "ab" * 32
     whole = hashlib.sha256(bytes.fromhex(digest)).hexdigest()
@@ -191,7 +192,7 @@ def test_nothing_of_a_cancelled_utterance_is_delivered() -> None:
     state = started()
     play(state, script.sent[:2])
     assert state.cancel(1, 17, 0.0) == [Send(c.Cancel(2, 1, 17))]
-    assert state.cancel(1, 17, 0.0) == []
+    assert state.cancel(1, 17, 0.0) is None
     effects = play(state, script.sent[2:-1])
     assert not [effect for effect in effects if isinstance(effect, Deliver)]
     assert failure_of(effects) is None
@@ -245,7 +246,7 @@ def test_what_is_complete_but_not_heard_can_be_cancelled() -> None:
     effects = feed(state, event, 9.6)
     assert effects[:2] == [Deliver(1, event, 256), Finished(1)]
     assert state.unfinished == 0
-    assert state.cancel(1, None, 9.7) == []
+    assert state.cancel(1, None, 9.7) is None
 
 
 @pytest.mark.parametrize("lead", [None, 4_000])
@@ -254,8 +255,8 @@ def test_what_was_heard_cannot_be_cancelled(lead: int | None) -> None:
     play(state, Script().speak([2_400], []).sent)
     if lead is not None:
         state.played(1, 2_400, 0, 0, 0.1)
-    assert state.cancel(1, None, 0.2) == []
-    assert state.cancel(7, None, 0.2) == []
+    assert state.cancel(1, None, 0.2) is None
+    assert state.cancel(7, None, 0.2) is None
 
 
 def test_a_done_that_crosses_a_cancel_is_not_the_end_of_what_still_plays() -> None:
@@ -439,9 +440,9 @@ def test_nothing_is_flushed_softly_after(what: str) -> None:
 
 def test_messages_are_numbered_from_one() -> None:
     state = SessionState(opened(), 0.0)
-    sends = [state.start(c.Start(0, 1), 0.0), state.text("a", 0.0), state.silence(10, 0.0), state.end(0.0)]
+    sends = [*state.start(c.Start(0, 1), 0.0), *state.text("a", 0.0), *state.silence(10, 0.0), *state.end(0.0)]
     assert [send.message.seq for send in sends] == [1, 2, 3, 4]  # type: ignore[union-attr]  # all are numbered
-    assert state.start(c.Start(0, 1, speed=1.5), 0.0).message == c.Start(5, 2, speed=1.5)
+    assert state.start(c.Start(0, 1, speed=1.5), 0.0) == [Send(c.Start(5, 2, speed=1.5))]
 
 
 @given(st.lists(st.tuples(st.integers(1, 300), st.booleans()), max_size=40))
@@ -510,7 +511,7 @@ def test_messages_that_end_the_session(message: s.ServerMessage, kind: type[Exce
     state = started()
     effects = feed(state, message)
     assert type(failure_of(effects)) is kind
-    assert state.lost(1011, "") == []  # the first reason stands
+    assert state.lost(1011, "", 0.0) == []  # the first reason stands
     assert feed(state, s.Heartbeat()) == []
 
 
@@ -524,7 +525,7 @@ def test_messages_that_end_the_session(message: s.ServerMessage, kind: type[Exce
     ],
 )
 def test_a_lost_connection_says_why(code: int | None, reason: str, said: str) -> None:
-    error = failure_of(started().lost(code, reason))
+    error = failure_of(started().lost(code, reason, 0.0))
     assert isinstance(error, ServerLost)
     assert said in str(error)
     assert error.close_code == code
@@ -533,7 +534,7 @@ def test_a_lost_connection_says_why(code: int | None, reason: str, said: str) ->
 def test_goaway_explains_the_close_that_follows() -> None:
     state = started()
     assert feed(state, s.GoAway(500, "maintenance")) == []
-    assert "restarts" in str(failure_of(state.lost(1006, "")))
+    assert "restarts" in str(failure_of(state.lost(1006, "", 0.0)))
 
 
 def test_statistics_of_an_utterance() -> None:

@@ -1,0 +1,245 @@
+"""The part of a session that outlives its connections: resume, and where that fails go on in a new one. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from random import Random
+from typing import Any, Final
+
+from client.effects import Adopt, Drop, Effect, Notice, RoomGrew
+from client.errors import ClientError, Gap, ServerError, ServerLost, ServerMisbehaved
+from client.resuming import Reconnecting
+from client.tracking import Tracked
+from client.writing import Writing
+from protocol import server_messages as s
+from protocol.client_messages import ClientMessage, Open, Pause, Resume
+from protocol.limits import RESUME_RUSH_S
+
+FINAL_CLOSES: Final = (1003, 1007, 1008, 1009)  # the server refuses what this client says: it would again
+GAP_PAUSE_S: Final = 1.0  # a second gap within this time, or the first thing after a resume, is no accident
+FUTILE_RESTARTS: Final = 3  # in a row, without one segment spoken: the server dies of this text
+
+
+class Continuing(Writing):
+    """`resume` False: the first connection is the only one. `reconnect_s` None: as long as the server keeps it."""
+
+    def __init__(
+        self,
+        opened: s.Opened,
+        now: float,
+        *,
+        rtt_s: float,
+        queue_bytes: int,
+        resume: bool,
+        reconnect_s: float | None,
+        request: Open,
+        random: Random,
+    ) -> None:
+        ttl_ms = opened.limits.get("resume_ttl_ms", 0)
+        if reconnect_s is None:
+            reconnect_s = max(RESUME_RUSH_S, ttl_ms / 1_000 if isinstance(ttl_ms, int) else 0.0)
+        super().__init__(opened, Reconnecting(self._greeting, random, reconnect_s, rtt_s), now, rtt_s, queue_bytes)
+        voice = opened.config.get("voice")
+        self._request = replace(request, voice=voice) if isinstance(voice, str) and voice else request
+        self._may_resume = resume
+        self._gone: s.ResumeFailed | None = None  # the session is: the next connection opens a new one
+        self._lost: ClientError | None = None  # why the last connection was given up
+        self._gap_at = float("-inf")
+        self._fresh = False  # resumed, and nothing new came yet
+        self._futile = 0
+        self.going_away: s.GoAway | None = None
+
+    @property
+    def is_out(self) -> bool:
+        """Whether no connection carries the session at present."""
+        return self._reconnecting.searching
+
+    @property
+    def _resumable(self) -> bool:
+        return self._may_resume and self.resume_ttl_s > 0
+
+    # ---- losing a connection ----
+
+    def _lose(self, error: ClientError, what: str, now: float, heard_at: float, *, gone: bool) -> list[Effect]:
+        """The connection is of no use any more (`gone`), or says nothing. Fails where the session dies with it."""
+        if not self._resumable:
+            return self._fail(error)
+        first = not self.is_out
+        effects: list[Effect] = []
+        if first:
+            self._lost = error
+            effects.append(Notice(f"{what}: reconnecting"))
+        return effects + self._reconnecting.begin(now, heard_at, gone=gone)
+
+    def _gap(self, gap: Gap, now: float) -> list[Effect]:
+        """Something is missing. What a connection lost, another one may bring."""
+        carrier = self._reconnecting.carrier
+        if self._fresh or now - self._gap_at < GAP_PAUSE_S or carrier is None:
+            return self._fail(gap)
+        self._gap_at = now
+        return (
+            [*self._lose(gap, "audio is missing", now, now, gone=True), Drop(carrier)]
+            if self._resumable
+            else self._fail(gap)
+        )
+
+    def _wake(self, now: float) -> list[Effect]:
+        """The connection that was silent speaks again, before another one took over."""
+        quiet_s = now - self._reconnecting.heard_at
+        self.line.outage(quiet_s)
+        self._watchdog.begin(now)
+        return [
+            *self._reconnecting.carried_again(),
+            *self._give_waiting(now),
+            *self._ack(now),
+            Notice(f"the connection works again, after {quiet_s:.1f} s"),
+        ]
+
+    def _give_up(self, now: float) -> list[Effect]:
+        lost, why = self._lost, self._reconnecting.why
+        last = f" (last attempt: {why})" if why else ""
+        code = lost.close_code if isinstance(lost, ServerLost) else None
+        seconds = now - self._reconnecting.heard_at
+        return self._fail(ServerLost(f"{lost}; no new connection brought it back in {seconds:.0f} s{last}", code))
+
+    # ---- another connection ----
+
+    def connected(self, connection: int, now: float) -> list[Effect]:
+        """The connection that `Connect` asked for is open."""
+        return self._reconnecting.connected(connection, now)
+
+    def refused(self, connection: int, error: ClientError, now: float) -> list[Effect]:
+        """It could not be opened."""
+        return self._reconnecting.failed(connection, str(error), now)
+
+    def _greeting(self) -> ClientMessage:
+        """What a new connection says first."""
+        if self._gone is not None:
+            return self._request
+        utterance, next_sample, played = self._receiver.resume_position()
+        return Resume(
+            self.opened.session, self._token, self._epoch, self.generation, utterance, next_sample,
+            self._receiver.last_event, played, have_decoder=True,
+        )  # fmt: skip
+
+    def _answer(self, message: s.ServerMessage, connection: int, now: float) -> list[Effect]:
+        """What comes on a connection that does not carry the session."""
+        reconnecting = self._reconnecting
+        if reconnecting.asked_at(connection) is None and not isinstance(message, s.Busy | s.Error):
+            return []
+        match message:
+            case s.Resumed() if self._gone is None:
+                return self._resumed(message, connection, now)
+            case s.ResumeFailed() if self._gone is None:
+                return self._resume_failed(message, connection, now)
+            case s.Opened() if self._gone is not None:
+                return self._reopened(message, connection, now)
+            case s.Busy():
+                retry_s = message.retry_after_ms / 1_000
+                return [Drop(connection), *reconnecting.failed(connection, "the server is full", now, retry_s)]
+            case s.Error() if message.retryable:
+                return [Drop(connection), *reconnecting.failed(connection, message.message, now)]
+            case s.Error():
+                raise ServerError(message.code, message.message, message.field, message.retryable)
+            case s.Resumed() | s.ResumeFailed() | s.Opened():
+                raise ServerMisbehaved(f"the server sent `{message.type}` where it is not allowed")
+            case _:
+                return []
+
+    def _resumed(self, message: s.Resumed, connection: int, now: float) -> list[Effect]:
+        if message.generation <= self.generation or message.seq < self.window.acked:
+            raise ServerMisbehaved(
+                f"the server resumes generation {message.generation} at message {message.seq}, after generation "
+                f"{self.generation} and message {self.window.acked}"
+            )
+        effects = self._take_over(connection, now)
+        if message.epoch != self._epoch:
+            for entry in self._utterances.live.values():
+                entry.transcript.replays = True  # the server restarted and may tell some things again
+        self._receiver.generation = message.generation
+        self._epoch, self._token = message.epoch, message.new_token or self._token
+        self.line.resumes += 1
+        self.line.mode_changed(message.mode, now)
+        self._fresh = True
+        self.window.ack(s.SeqAck(message.seq, message.room))
+        self._sent_seq = message.seq
+        for entry in self._utterances.live.values():
+            entry.timeline.new_generation()
+        return [*effects, *self._ack(now), *self._give_waiting(now), *self._give_backlog(now), RoomGrew()]
+
+    def _take_over(self, connection: int, now: float) -> list[Effect]:
+        reconnecting = self._reconnecting
+        asked, heard_at, was_out = reconnecting.asked_at(connection), reconnecting.heard_at, reconnecting.searching
+        assert asked is not None
+        reconnecting.rtt_s = now - asked
+        effects: list[Effect] = [Adopt(connection), *reconnecting.adopt(connection, now)]
+        self._watchdog.moved(now, reconnecting.rtt_s)
+        self.going_away = None
+        if was_out:
+            self.line.outage(now - heard_at)
+            if self._gone is None:
+                effects.append(Notice(f"resumed after {now - heard_at:.1f} s"))
+        return effects
+
+    # ---- another session ----
+
+    def _resume_failed(self, message: s.ResumeFailed, connection: int, now: float) -> list[Effect]:
+        reconnecting = self._reconnecting
+        if not self.is_out:
+            return [Drop(connection), *reconnecting.failed(connection, message.reason, now)]
+        self._gone = message
+        effects: list[Effect] = []
+        if reconnecting.carrier is not None:
+            effects.append(Drop(reconnecting.carrier))
+            reconnecting.carrier = None
+        return effects + reconnecting.ask_again(connection, self._request, now)
+
+    def _reopened(self, opened: s.Opened, connection: int, now: float) -> list[Effect]:
+        """A new session goes on with what the old one left unsaid."""
+        gone = self._gone
+        assert gone is not None
+        if _sound(opened.config, opened.pre_skip) != _sound(self.opened.config, self.pre_skip):
+            raise ServerMisbehaved("the session could not be resumed, and a new one sounds different: run this again")
+        effects = self._take_over(connection, now)
+        self._gone = None
+        for entry in self._utterances.finished:
+            entry.is_past = True
+        self._receiver.new_session()
+        self._enter(opened)
+        self._fresh = False
+        first: int | None = None
+        cancelled: list[Effect] = []
+        for entry in list(self._utterances.live.values()):
+            if entry.cancelled:
+                cancelled += self._receiver.cancelled_here(entry, now)
+                continue
+            self._say_rest(entry, gone)
+            first = entry.base_text if first is None else first
+        why = f"the session could not be resumed ({gone.reason})"
+        if first is None:
+            return [*effects, *cancelled, Notice(f"{why}: a new one was opened"), RoomGrew()]
+        self._futile += 1
+        self.line.restarts += 1
+        if self._futile > FUTILE_RESTARTS:
+            text = f"the server failed {self._futile} times at character {first}: see its log"
+            return [*effects, *cancelled, *self._fail(ServerLost(text))]
+        if self._paused:
+            effects += self._number(Pause(0), now)
+        return [
+            *effects,
+            *cancelled,
+            Notice(f"{why}: continuing from character {first}"),
+            *self._give_backlog(now),
+            RoomGrew(),
+        ]
+
+    def _say_rest(self, entry: Tracked, gone: s.ResumeFailed) -> None:
+        named = gone.restart_text_position if gone.utterance == entry.number else None
+        rest = entry.transcript.rest(entry.timeline.received, named or 0, self.sample_rate)
+        entry.go_on(rest, self.pre_skip)
+        self._backlog.drop(entry.number)
+        self._backlog.add(entry.number, rest.messages(self.max_text_chars))
+
+
+def _sound(config: Mapping[str, Any], pre_skip: int) -> tuple[object, ...]:
+    """What a consumer builds on."""
+    return config.get("sample_rate", 24_000), config.get("format"), pre_skip
