@@ -19,11 +19,12 @@ from server.gateway.listener import Listener, start_listener
 from server.gateway.origins import Origins
 from server.gateway.sessions import Sessions
 from server.gateway.speak import speak_routes
-from server.gateway.websocket import WebSocketSession, say_busy
+from server.gateway.websocket import WebSocketConnection, say_busy
 from server.observe.logs import configure_logs
 from server.observe.metrics import Metrics
 from server.session import Policy
 from server.settings import Settings
+from server.store import Activity, StoreError, open_store
 from server.text.normaliser import warm_up as warm_up_text
 
 log = structlog.get_logger(__name__)
@@ -48,7 +49,17 @@ class Server:
         self.listener: Listener | None = None
         self.pool: InProcessPool | None = None
         self._policy: Policy | None = None
-        self.sessions = Sessions(settings.max_sessions, self.metrics)
+        self.sessions = Sessions(
+            settings.max_sessions,
+            self.metrics,
+            store=open_store(
+                settings.store,
+                ttl_s=settings.resume_ttl_s or 1.0,
+                fsync=settings.journal_fsync,
+                observer=self._on_journal,
+            ),
+            budget_bytes=settings.resume_budget_mb * 1024 * 1024,
+        )
         self._stopping = False
 
     # What the HTTP side asks (HttpState)
@@ -106,6 +117,8 @@ class Server:
             idle_timeout_s=settings.idle_timeout_s,
             stall_timeout_s=settings.stall_timeout_s,
             read_ahead_ms=settings.read_ahead_ms,
+            detach_after_s=settings.detach_after_s,
+            resume_ttl_s=settings.resume_ttl_s,
         )
         self.ready.set()
 
@@ -124,6 +137,10 @@ class Server:
     def _on_step(self, seconds: float, jobs: int) -> None:
         self.metrics.step_seconds.labels(engine=self.settings.engine).observe(seconds)
 
+    def _on_journal(self, activity: Activity) -> None:
+        self.metrics.journal_bytes.inc(activity.bytes)
+        self.metrics.journal_failures.inc(len(activity.failures))
+
     async def stop(self) -> None:
         """Tell clients, let them finish for `drain_timeout_s`, close everything. Takes a few seconds at most."""
         self._stopping = True
@@ -139,8 +156,7 @@ class Server:
             await say_busy(connection, LOADING_RETRY_MS)
             return
         authenticate = self.principals.for_connection(connection)
-        session = WebSocketSession(connection, self.pool, self._policy, authenticate, self.sessions, self.metrics)
-        await session.run()
+        await WebSocketConnection(connection, self.pool, self._policy, authenticate, self.sessions).run()
 
 
 async def serve(settings: Settings, started: Callable[[Server], None] | None = None) -> None:
@@ -173,7 +189,7 @@ def run(settings: Settings) -> int:
         log.warning(warning)
     try:
         uvloop.run(serve(settings, _announce))
-    except (OSError, ValueError, LookupError, EngineError) as error:
+    except (OSError, ValueError, LookupError, EngineError, StoreError) as error:
         log.error("the server cannot run", reason=" ".join(str(error).split()))
         log.debug("where that came from", exc_info=error)
         return end_process(1)

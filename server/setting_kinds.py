@@ -172,6 +172,24 @@ class ReadableFile:
 
 
 @dataclass(frozen=True, slots=True)
+class Store:
+    """Where sessions are kept."""
+
+    allowed: str = "memory, or file:DIRECTORY"
+
+    def parse(self, value: object) -> str:
+        """See `Kind`."""
+        if not isinstance(value, str) or "\0" in value:
+            raise ValueError
+        kind, _, place = value.strip().partition(":")
+        if kind == "memory" and not place:
+            return "memory"
+        if kind != "file" or not place.strip():
+            raise ValueError
+        return f"file:{Path(place.strip()).expanduser()}"
+
+
+@dataclass(frozen=True, slots=True)
 class Pairs:
     """Names with values: a TOML table, a JSON object, or `name=value` with `;` between several.
 

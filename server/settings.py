@@ -15,7 +15,19 @@ from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from server.setting_kinds import Choice, Flag, Hosts, Kind, Number, Origins, Pairs, ReadableFile, Text, WholeNumber
+from server.setting_kinds import (
+    Choice,
+    Flag,
+    Hosts,
+    Kind,
+    Number,
+    Origins,
+    Pairs,
+    ReadableFile,
+    Store,
+    Text,
+    WholeNumber,
+)
 
 ENV_PREFIX: Final = "COSYSTREAM_"
 CONFIG_ENV: Final = "COSYSTREAM_CONFIG"
@@ -109,6 +121,28 @@ class Settings:
     read_ahead_ms: int = field(
         default=10_000, metadata=option(WholeNumber(100, 600_000), "audio rendered and not yet sent, per session")
     )
+    resume_ttl_s: float = field(
+        default=120.0,
+        metadata=option(Number(0, 86_400), "how long a session waits for a client that lost its connection; 0: not"),
+    )
+    detach_after_s: float = field(
+        default=4.0,
+        metadata=option(Number(0.5, 600), "audio unacked and nothing heard for so long: the connection is given up"),
+    )
+    resume_budget_mb: int = field(
+        default=256,
+        metadata=option(
+            WholeNumber(1, 1_000_000), "MiB of audio kept for sessions without connection; the oldest are given up"
+        ),
+    )
+    store: str = field(
+        default="memory",
+        metadata=option(Store(), "where sessions are kept: memory, or a directory that survives a restart"),
+    )
+    journal_fsync: bool = field(
+        default=False, metadata=option(Flag(), "force the store to disk at each write: survives a loss of power, too")
+    )
+    no_text_at_rest: bool = field(default=False, metadata=option(Flag(), "refuse settings that write texts to disk"))
     max_sessions: int = field(default=256, metadata=option(WholeNumber(1, 100_000), "sessions at the same time"))
     drain_timeout_s: float = field(
         default=3.0, metadata=option(Number(0, 600), "how long a stopping server lets sessions finish")
@@ -266,6 +300,12 @@ def _contradictions(settings: Settings) -> list[str]:
     if (settings.tls_cert is None) != (settings.tls_key is None):
         missing = "tls_key" if settings.tls_key is None else "tls_cert"
         found.append(f"{missing} is missing: tls_cert and tls_key go together")
+    if settings.no_text_at_rest and settings.store != "memory":
+        found.append(
+            f"store = {settings.store!r} writes texts to disk, which no_text_at_rest refuses; allowed is memory"
+        )
+    if settings.store != "memory" and settings.resume_ttl_s <= 0:
+        found.append(f"store = {settings.store!r} needs resume_ttl_s above 0")
     public = [host for host in settings.hosts if not is_loopback(host)]
     if public and settings.keys is None and not settings.insecure:
         found.append(

@@ -4,13 +4,12 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 
-from server.audio.wire import CodedAudio, WireCoder, make_coder
+from server.audio.wire import CodedAudio, WireCoder
 from server.cluster.base import EnginePool, SegmentStream, WorkerLost
 from server.engines.base import EngineError
 from server.engines.rendering import RenderedChunk
 from server.gateway.turns import Turns
 from server.session import Session, SpeakSegment, SpeakSilence, Work
-from server.session.config import SessionConfig
 
 FIRST_CHUNK_BONUS_S = 0.25  # a first sound goes before listeners who ran dry less than this before it was asked for
 SILENCE_PIECE_MS = 1_000  # silence is placed in pieces, so that it waits for room like speech does
@@ -58,16 +57,17 @@ class Renderer:
     async def _render(self, work: Work) -> None:
         config = self._session.config
         assert config is not None  # there is no work before `open`
-        coder = self._coder_of(work, config)
+        coder = self._coder_of(work)
         if isinstance(work, SpeakSegment):
             await self._speak(work, coder)
             self._complete(work, [])
         elif isinstance(work, SpeakSilence):
             piece = config.open.sample_rate * SILENCE_PIECE_MS // 1000
             for at in range(0, work.samples, piece):
-                count = min(piece, work.samples - at)
+                pcm = bytes(2 * min(piece, work.samples - at))
+                count = len(self._session.fresh(work, pcm)) // 2
                 coded = await self._code(coder, partial(coder.silence, count))
-                await self._place(work, RenderedChunk(bytes(2 * count)), coded)
+                await self._place(work, RenderedChunk(pcm), coded)
             self._complete(work, [])
         else:
             self._complete(work, await self._code(coder, coder.finish))
@@ -80,7 +80,8 @@ class Renderer:
             # cannot starve a listener who is already dry.
             stream.deadline = self._loop.time() + (self._session.slack_s or -FIRST_CHUNK_BONUS_S)
             async for chunk in stream:
-                coded = await self._code(coder, partial(coder.push, chunk.pcm))
+                fresh = self._session.fresh(work, chunk.pcm)
+                coded = await self._code(coder, partial(coder.push, fresh))
                 await self._place(work, chunk, coded)
                 if not self._session.is_current(work):
                     return
@@ -102,11 +103,13 @@ class Renderer:
         self._changed()
 
     async def _code(self, coder: WireCoder, code: Callable[[], list[CodedAudio]]) -> list[CodedAudio]:
-        """Code here if that costs nothing, else off the event loop."""
+        """Code as the link asks for: here if that costs nothing, else off the event loop."""
+        bitrate, opus = self._session.coder_wish()
+        coder.adapt(bitrate, opus=opus)
         return code() if coder.cheap else await asyncio.to_thread(code)
 
-    def _coder_of(self, work: Work, config: SessionConfig) -> WireCoder:
+    def _coder_of(self, work: Work) -> WireCoder:
         if self._coder is None or self._coded_utterance != work.utterance:
-            self._coder = make_coder(config.codec, config.open.sample_rate, config.frame_ms, config.bitrate)
+            self._coder = self._session.coder(work)
             self._coded_utterance = work.utterance
         return self._coder

@@ -52,9 +52,11 @@ class Summary:
     def ended(self, outcome: str) -> None:
         """The session is over."""
         session = self.session
-        audio_s = session.samples_sent / (session.config.open.sample_rate if session.config else 1)
+        delivery = session.delivery
+        audio_s = delivery.samples_sent / (session.config.open.sample_rate if session.config else 1)
         self.metrics.audio_seconds.inc(audio_s)
         self.metrics.characters.inc(session.chars)
+        self.metrics.resent_bytes.inc(delivery.bytes_resent)
         self.metrics.sessions_total.labels(outcome=outcome).inc()
         log.info(
             "session ended",
@@ -66,5 +68,8 @@ class Summary:
             characters=session.chars,
             audio_s=round(audio_s, 2),
             first_audio_ms=session.first_audio_ms,
+            resumes=session.resumes,
+            mode=session.mode,
+            switches=delivery.switches_made,
             duration_s=round(asyncio.get_running_loop().time() - self._started, 2),
         )

@@ -1,8 +1,8 @@
-"""The native protocol over a WebSocket: moves bytes and time between a connection and its session."""
+"""The native protocol over a WebSocket: moves bytes and time between a connection and the session it carries."""
 
 import asyncio
-import secrets
 from collections.abc import Callable
+from typing import Final
 
 from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
@@ -12,22 +12,23 @@ from protocol import server_messages as s
 from protocol.codec import decode_client, encode
 from protocol.errors import CloseCode, ErrorCode, ProtocolError, close_reason
 from server.cluster.base import EnginePool
-from server.gateway.rendering import Renderer
+from server.gateway.live import LiveSession
 from server.gateway.sessions import Sessions
-from server.gateway.summary import Summary, internal_error
+from server.gateway.summary import internal_error
 from server.gateway.turns import Turns
-from server.observe.metrics import Metrics
-from server.session import Policy, Session
+from server.session import Policy, ResumeRefused
 
-SEND_ERROR_TIMEOUT_S = 1.0  # a peer that does not read cannot be told why it is closed
-CLOSE_TIMEOUT_S = 2.0
-FULL_RETRY_MS = 2_000
+SEND_ERROR_TIMEOUT_S: Final = 1.0  # a peer that does not read cannot be told why it is closed
+CLOSE_TIMEOUT_S: Final = 2.0
+FULL_RETRY_MS: Final = 2_000
+MAX_REFUSALS: Final = 8  # of one connection: `resume` after `resume` that failed
+LEFT: Final = (CloseCode.NORMAL, CloseCode.GOING_AWAY)  # closes with which a client gives its session up
 
 Authenticate = Callable[[str | None], str | None]
 """The principal's name for the key in `open` (None: there is none), or None where access is refused."""
 
 
-class WebSocketSession:
+class WebSocketConnection:
     """One connection. `run` returns when it is over; `stop` ends it from the server's side."""
 
     def __init__(
@@ -37,39 +38,42 @@ class WebSocketSession:
         policy: Policy,
         authenticate: Authenticate,
         sessions: Sessions,
-        metrics: Metrics,
     ) -> None:
         self._connection = connection
+        self._pool = pool
+        self._policy = policy
         self._authenticate = authenticate
         self._sessions = sessions
-        self._admitted = False
         self._loop = asyncio.get_running_loop()
-        now = self._loop.time()
         self._writable = asyncio.Event()
         self._answered = asyncio.Event()
-        self._failure: asyncio.Future[None] = self._loop.create_future()
         self._drained: asyncio.Future[None] = self._loop.create_future()  # nothing is left to say, after `stop`
+        self._principal: str | None = None
+        self._refusals = 0
         self._stopping = False
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = 0.0
-        self.session = Session(
-            policy,
-            pool.capabilities,
-            session_id=secrets.token_urlsafe(12),
-            token=secrets.token_urlsafe(24),
-            now=now,
-        )
-        self._summary = Summary(self.session, metrics, pool.capabilities.name, "websocket")
-        self._renderer = Renderer(self.session, pool, self._progress)
+        self._known = False  # the session has a place
+        self._live = self._fresh()
+
+    def _fresh(self) -> LiveSession:
+        live = self._sessions.new(self._pool, self._policy)
+        live.attach(self)
+        return live
 
     async def run(self) -> None:
         """Serve the client until it leaves, breaks the protocol, or the server stops."""
-        outcome = "closed"
+        outcome: str | None = "closed"
         try:
             with self._sessions.member(self):
-                await self._work()
-        except ConnectionClosed:
-            pass  # the client left
+                while True:
+                    try:
+                        await self._work()
+                    except _Switched as switched:
+                        self._live = switched.live
+                        self._known = True
+                    except ResumeRefused as refusal:
+                        await self._refuse(refusal)
+        except ConnectionClosed as closed:
+            outcome = "closed" if self._has_left(closed) else None
         except _Full:
             outcome = "busy"
             await say_busy(self._connection, FULL_RETRY_MS)
@@ -80,23 +84,33 @@ class WebSocketSession:
             outcome = ErrorCode.INTERNAL
             await self._fail(internal_error(error))
         finally:
-            if self._admitted:
-                self._sessions.release()
-            self._summary.ended(outcome)
+            await self._leave(outcome)
+
+    def _has_left(self, closed: ConnectionClosed) -> bool:
+        """Whether the client gave its session up, instead of losing its connection."""
+        return closed.rcvd is not None and closed.rcvd.code in LEFT
+
+    async def _leave(self, outcome: str | None) -> None:
+        """The connection is over. `outcome` None: the session may go on with another one."""
+        live = self._live
+        if live.carrier is not self:
+            return  # another connection took over
+        if outcome is None and self._known and self._policy.resume_ttl_s > 0:
+            live.detach(self)
+            return
+        live.carrier = None
+        await self._sessions.end(live, outcome or "lost")
 
     async def _work(self) -> None:
-        """Read, render and write. When it raises, all of that has ended: nothing is sent any more."""
-        self._schedule()
-        tasks = [
-            asyncio.ensure_future(work) for work in (self._read(), self._write(), self._renderer.run(), self._failure)
-        ]
+        """Read and write. When it raises, both have ended: nothing is sent any more."""
+        self._live.schedule()
+        self._writable.set()
+        tasks = [asyncio.ensure_future(work) for work in (self._read(), self._write())]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
         finally:
-            if self._timer is not None:
-                self._timer.cancel()
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -112,92 +126,114 @@ class WebSocketSession:
         try:
             async with asyncio.timeout(SEND_ERROR_TIMEOUT_S):
                 await self._connection.send(goaway)
-            if self.session.unfinished:
+            if self._live.session.unfinished:
                 await asyncio.wait((self._drained,), timeout=limit - self._loop.time())
         except (ConnectionClosed, TimeoutError):
             pass
         await self._close(CloseCode.RESTART, "the server is stopping")
 
+    # ---- Carrier ----
+
+    def progress(self) -> None:
+        """There may be something to send, or a failure to tell."""
+        self._writable.set()
+
+    def abort(self) -> None:
+        """End now: the line is dead, or another connection took the session over."""
+        self._connection.transport.abort()
+        self._writable.set()
+
+    # ---- reading and writing ----
+
     async def _read(self) -> None:
         turns = Turns()
-        async for data in self._connection:
+        while True:
+            data = await self._connection.recv()
             if isinstance(data, bytes):
                 raise ProtocolError(ErrorCode.BINARY, "clients send JSON text messages, never binary ones")
+            live = self._live
+            if live.carrier is not self:
+                return  # these are the last words of a connection that was replaced
             message = decode_client(data)
             if isinstance(message, c.Open | c.Resume):
-                self._let_in(message)
-            self.session.receive(message, self._loop.time())
-            self._progress()
-            self._renderer.wake()
-            while self.session.answers_full:  # it sends and does not read: TCP makes it wait
+                self._identify(message)
+            if isinstance(message, c.Resume) and not self._known:
+                await self._resume(message)
+            if isinstance(message, c.Open) and not self._known:
+                live.session.receive(message, self._loop.time())
+                self._let_in()
+            else:
+                live.receive(message)
+            while live.session.answers_full:  # it sends and does not read: TCP makes it wait
                 self._answered.clear()
                 await self._answered.wait()
             await turns.step(len(data))
 
-    def _let_in(self, message: c.Open | c.Resume) -> None:
-        """Check the key, and give the session a place only then: who has no key must not keep others out."""
-        if self._summary.principal is None:
-            self._summary.principal = self._authenticate(message.api_key)
-        if self._summary.principal is None:
+    def _identify(self, message: c.Open | c.Resume) -> None:
+        """Check the key. Raises ProtocolError."""
+        if self._principal is None:
+            self._principal = self._live.summary.principal = self._authenticate(message.api_key)
+        if self._principal is None:
             raise ProtocolError(
                 ErrorCode.UNAUTHORIZED,
                 "an API key is needed: header `Authorization: Bearer KEY`, or `api_key` in `open`",
                 f"{message.type}.api_key",
             )
-        if isinstance(message, c.Open) and not self._admitted:
-            self._admitted = self._sessions.admit()
-            if not self._admitted:
-                raise _Full
+
+    def _let_in(self) -> None:
+        """Give the session a place only now: who has no key must not keep others out."""
+        assert self._principal is not None
+        if not self._sessions.keep(self._live, self._principal):
+            raise _Full
+        self._known = True
+
+    async def _resume(self, message: c.Resume) -> None:
+        """Carry a session that lost its connection. Raises _Switched, or ResumeRefused."""
+        assert self._principal is not None
+        live = await self._sessions.resume(message, self._principal, self, self._pool, self._policy)
+        raise _Switched(live)
+
+    async def _refuse(self, refusal: ResumeRefused) -> None:
+        """Say why a session cannot be resumed; the client may open a new one."""
+        if self._known:  # it was resumed, and then turned out not to go on with the same audio
+            live, self._known = self._live, False
+            live.carrier = None
+            await self._sessions.end(live, "not restored")
+            self._live = self._fresh()
+        self._refusals += 1
+        if self._refusals > MAX_REFUSALS:
+            raise ProtocolError(ErrorCode.UNEXPECTED, f"more than {MAX_REFUSALS} resumes failed", "resume") from None
+        self._live.session.refuse(refusal)
 
     async def _write(self) -> None:
         send = self._connection.send
         turns = Turns()
         while True:
-            data = self.session.next_outgoing(self._loop.time())
+            live = self._live
+            if live.carrier is not self:
+                return  # fenced: another connection writes
+            if live.failure is not None:
+                raise live.failure
+            data = live.session.next_outgoing(self._loop.time())
             if data is None:
                 self._writable.clear()
-                self._schedule()
+                live.schedule()
                 await self._writable.wait()
             else:
                 await send(data)
                 self._answered.set()
-                self._renderer.wake()
-                self._summary.sent()
+                live.sent()
                 await turns.step()
-            if self._stopping and not self.session.unfinished:
+            if self._stopping and not live.session.unfinished:
                 self._nothing_left()
 
     def _nothing_left(self) -> None:
         if not self._drained.done():
             self._drained.set_result(None)
 
-    def _progress(self) -> None:
-        self._writable.set()
-
-    def _schedule(self) -> None:
-        """Have `on_time` called when the session wants it. A timer that is due too early just looks again."""
-        due = self.session.deadline()
-        if self._timer is None or due < self._timer_at:
-            if self._timer is not None:
-                self._timer.cancel()
-            self._timer_at = due
-            self._timer = self._loop.call_at(due, self._on_time)
-
-    def _on_time(self) -> None:
-        self._timer = None
-        try:
-            self.session.on_time(self._loop.time())
-        except ProtocolError as error:
-            if not self._failure.done():
-                self._failure.set_exception(error)
-            return
-        self._progress()
-        self._renderer.wake()
-        self._schedule()
-
     async def _fail(self, error: ProtocolError) -> None:
         """Say what was wrong, then close."""
-        self._summary.failed(error)
+        self._live.summary.failed(error)
         message = s.Error(error.code, error.message[:4_000], error.field, error.retryable)
         try:
             async with asyncio.timeout(SEND_ERROR_TIMEOUT_S):
@@ -216,6 +252,14 @@ class WebSocketSession:
 
 class _Full(Exception):
     """As many sessions as there may be are open."""
+
+
+class _Switched(Exception):
+    """From here on the connection carries this session."""
+
+    def __init__(self, live: LiveSession) -> None:
+        super().__init__()
+        self.live = live
 
 
 async def say_busy(connection: ServerConnection, retry_after_ms: int) -> None:

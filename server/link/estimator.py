@@ -45,7 +45,6 @@ class _Flight:
     """Frames sent between two acks, and what was known then: the base of a rate sample when they are acked."""
 
     first_at: float
-    last_at: float
     delivered: int  # bytes acked when the flight began
     delivered_at: float
     covered_sent_at: float  # when the newest frame was written that was acked by then
@@ -91,12 +90,11 @@ class Estimator:
         """Audio of `size` bytes was written."""
         self._now = now
         if not self._flights:
-            self._flights.append(_Flight(now, now, self._delivered, now, now, 0))
+            self._flights.append(_Flight(now, self._delivered, now, now, 0))
         elif self._flights[-1].delivered != self._delivered and len(self._flights) < MAX_FLIGHTS:
-            self._flights.append(_Flight(now, now, self._delivered, self._delivered_at, self._covered_sent_at, 0))
+            self._flights.append(_Flight(now, self._delivered, self._delivered_at, self._covered_sent_at, 0))
         self._sent += size
         self._in_flight += size
-        self._flights[-1].last_at = now
         self._flights[-1].in_flight = self._in_flight
 
     def acked(self, now: float, sent_at: float | None, size: int, *, visible: bool) -> None:
@@ -114,8 +112,6 @@ class Estimator:
         if size and flight is not None:
             self._take_rate(now, sent_at, flight, full)
         self._delivered_at, self._covered_sent_at = now, sent_at
-        if flight is not None and flight.last_at <= sent_at:
-            self._flights.popleft()
         self.window = self._new_window()
 
     def waits_since(self, oldest_unacked_at: float | None) -> None:

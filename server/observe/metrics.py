@@ -39,6 +39,14 @@ class Metrics:
         self.registry = CollectorRegistry()
         self.sessions = self._gauge("sessions_open", "sessions open now")
         self.sessions_total = self._counter("sessions", "sessions that ended, by how", "outcome")
+        self.detached = self._gauge("sessions_detached", "of these, sessions that wait for their client to come back")
+        self.resumes = self._counter("resumes", "clients that came back, by how it went", "outcome")
+        self.mode_switches = self._counter(
+            "mode_switches", "changes of the mode, by the new one and why", "mode", "reason"
+        )
+        self.resent_bytes = self._counter("resent_bytes", "bytes of audio sent more than once")
+        self.journal_bytes = self._counter("journal_bytes", "bytes written to the session store")
+        self.journal_failures = self._counter("journal_failures", "sessions that the store could not keep")
         self.first_audio_seconds = self._histogram(
             "first_audio_seconds", "from the text that made the first cut certain to its first audio", _FIRST_AUDIO_S
         )

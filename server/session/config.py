@@ -8,7 +8,7 @@ from protocol import limits
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.frames import Codec
 from protocol.media.opus import OpusUnavailableError
-from server.audio.wire import opus_pre_skip
+from server.audio.wire import CoderSpec, opus_pre_skip
 from server.engines.base import Capabilities
 
 DEFAULT_FRAME_MS_PCM = 40.0
@@ -26,6 +26,12 @@ class SessionConfig:
     frame_ms: float
     mode: str
     pre_skip: int  # samples of decoder delay, Opus only
+    auto: bool = False  # PCM that may fall to Opus
+
+    @property
+    def coder(self) -> CoderSpec:
+        """How audio is coded."""
+        return CoderSpec(self.codec, self.open.sample_rate, self.frame_ms, self.bitrate, auto=self.auto)
 
     @property
     def bitrate(self) -> int:
@@ -76,11 +82,14 @@ def configure(open_: c.Open, capabilities: Capabilities, default_voice: str) -> 
         low, high = limits.FRAME_MS_PCM
         if not low <= frame_ms <= high:
             raise _bad("open.frame_ms", f"a number from {low:g} to {high:g} for pcm")
+    auto = open_.format == "auto" and open_.sample_rate in limits.SAMPLE_RATES_OPUS
     try:
-        pre_skip = opus_pre_skip(open_.sample_rate) if opus else 0
+        pre_skip = opus_pre_skip(open_.sample_rate) if opus or auto else 0
     except OpusUnavailableError:
-        raise ProtocolError(ErrorCode.UNSUPPORTED, "this server has no libopus: use pcm", "open.format") from None
-    return SessionConfig(open_, voice, Codec.OPUS if opus else Codec.PCM, frame_ms, mode, pre_skip)
+        if opus:
+            raise ProtocolError(ErrorCode.UNSUPPORTED, "this server has no libopus: use pcm", "open.format") from None
+        pre_skip, auto = 0, False
+    return SessionConfig(open_, voice, Codec.OPUS if opus else Codec.PCM, frame_ms, mode, pre_skip, auto)
 
 
 def check_voice(voice: str, capabilities: Capabilities, field: str) -> None:

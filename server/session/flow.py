@@ -4,7 +4,6 @@ from collections import deque
 from dataclasses import dataclass
 
 from protocol.frames import HEADER
-from protocol.limits import MAX_UNACKED_BYTES
 
 
 @dataclass(slots=True)
@@ -13,6 +12,14 @@ class _Span:
 
     sent: int = 0
     played: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Unacked:
+    utterance: int
+    end_sample: int
+    size: int
+    sent_at: float
 
 
 class Flow:
@@ -25,7 +32,7 @@ class Flow:
         self.max_lead = max_lead
         self.unacked_bytes = 0  # headers included, so that silence without payload counts
         self._spans: dict[int, _Span] = {}  # utterances that are not known to be heard; at most the unfinished ones
-        self._unacked: deque[tuple[int, int, int]] = deque()  # (utterance, end sample, bytes); bounded by unacked_bytes
+        self._unacked: deque[_Unacked] = deque()  # bounded by unacked_bytes
 
     @property
     def lead(self) -> int:
@@ -37,33 +44,48 @@ class Flow:
         """Nothing is unacked."""
         return not self._unacked
 
-    def may_send(self, samples: int, size: int) -> bool:
-        """Whether a frame of this many samples and payload bytes may go now. One may always be on its way."""
-        if self._unacked and self.unacked_bytes + size + HEADER.size > MAX_UNACKED_BYTES:
+    @property
+    def oldest_sent_at(self) -> float | None:
+        """When the oldest audio that is unacked was sent."""
+        return self._unacked[0].sent_at if self._unacked else None
+
+    def may_send(self, samples: int, size: int, window: int) -> bool:
+        """Whether a frame of this many samples and payload bytes may go now, where `window` bytes may be unacked.
+
+        One may always be on its way.
+        """
+        if self._unacked and self.unacked_bytes + size + HEADER.size > window:
             return False
         if self.max_lead is None:
             return True
         lead = self.lead
         return lead <= 0 or lead + samples <= self.max_lead
 
-    def sent(self, utterance: int, end_sample: int, samples: int, size: int) -> None:
+    def sent(self, utterance: int, end_sample: int, samples: int, size: int, now: float) -> None:
         """A frame went out. Nobody has to ack one without samples."""
         if not samples:
             return
-        self._spans.setdefault(utterance, _Span()).sent += samples
+        span = self._spans.setdefault(utterance, _Span())
+        span.sent = max(span.sent, end_sample)
         self.unacked_bytes += size + HEADER.size
-        self._unacked.append((utterance, end_sample, size + HEADER.size))
+        self._unacked.append(_Unacked(utterance, end_sample, size + HEADER.size, now))
 
-    def acked(self, utterance: int, next_sample: int, played_sample: int) -> None:
-        """The client has `utterance` up to `next_sample`, and all before it, and played up to `played_sample`."""
-        while self._unacked and self._unacked[0][:2] <= (utterance, next_sample):
-            self.unacked_bytes -= self._unacked.popleft()[2]
+    def acked(self, utterance: int, next_sample: int, played_sample: int) -> tuple[int, float | None]:
+        """The client has `utterance` up to `next_sample`, and all before it, and played up to `played_sample`.
+
+        Returns how many bytes that covers for the first time, and when the newest of them was sent.
+        """
+        size, sent_at = 0, None
+        while self._unacked and (self._unacked[0].utterance, self._unacked[0].end_sample) <= (utterance, next_sample):
+            frame = self._unacked.popleft()
+            size, sent_at = size + frame.size, frame.sent_at
+        self.unacked_bytes -= size
         span = self._spans.get(utterance)
-        if span is None or not played_sample:
-            return  # an earlier utterance may still be heard
-        span.played = min(span.sent, max(span.played, played_sample))
-        for earlier in [known for known in self._spans if known < utterance]:
-            del self._spans[earlier]
+        if span is not None and played_sample:  # without, an earlier utterance may still be heard
+            span.played = min(span.sent, max(span.played, played_sample))
+            for earlier in [known for known in self._spans if known < utterance]:
+                del self._spans[earlier]
+        return size, sent_at
 
     def heard(self, utterance: int) -> None:
         """All of an utterance was heard, whatever its last frame was padded with."""
@@ -72,6 +94,15 @@ class Flow:
     def drop(self, utterance: int) -> None:
         """An utterance was cancelled: what was sent of it is not waited for."""
         self._spans.pop(utterance, None)
-        kept = deque(frame for frame in self._unacked if frame[0] != utterance)
-        self.unacked_bytes = sum(frame[2] for frame in kept)
+        kept = deque(frame for frame in self._unacked if frame.utterance != utterance)
+        self.unacked_bytes = sum(frame.size for frame in kept)
         self._unacked = kept
+
+    def restart(self, utterance: int, next_sample: int) -> None:
+        """On a new connection: the client has `utterance` up to `next_sample`, and nothing after it."""
+        self._unacked.clear()
+        self.unacked_bytes = 0
+        for number in [known for known in self._spans if known > utterance]:
+            del self._spans[number]
+        if next_sample:
+            self._spans.setdefault(utterance, _Span()).sent = next_sample

@@ -25,7 +25,6 @@ class Speech:
     pitch: float
     volume: float
     sample_rate: int
-    plan: RenderPlan
     seed: int = 0
     instruct: str = ""
     lexicon: Any = None
@@ -33,7 +32,7 @@ class Speech:
 
 @dataclass(slots=True)
 class SegmentRecord:
-    """The segment being placed on the timeline."""
+    """The segment being placed on the timeline. `planned`: the journal has how it is rendered, `recorded`: its end."""
 
     id: int
     start: int
@@ -41,9 +40,12 @@ class SegmentRecord:
     first_sample: int
     kind: Literal["speech", "silence"]
     cause: str
+    plan: RenderPlan
     begun: bool = False
     samples: int = 0
     digest: Any = field(default_factory=sha256)
+    planned: bool = False
+    recorded: bool = False
 
 
 class Utterance:
@@ -63,12 +65,15 @@ class Utterance:
         self.sent = 0  # coded samples sent
         self.acked = 0  # coded samples the client has
         self.heard = 0  # samples the client played
+        self.was_sent = False  # some audio of it
         self.done_sent = False
+        self.code_from = 0  # timeline samples before this one are not coded: a client has them
         self.clock_flushed = False  # the clock has flushed since the last text
         self.segments = 0
         self.text_done = 0  # code points whose segment is complete
         self.record: SegmentRecord | None = None
-        self.wire = sha256()
+        self.opus_from: int | None = None  # format auto: the timeline sample where PCM ended
+        self.again: deque[tuple[Work, SegmentRecord]] = deque()  # after a restart: rendered before, to render again
         self._digest = sha256()
         self._silences: deque[tuple[int, int]] = deque()  # (position, ms); each takes one of the window
         self._heard_text = 0  # code points settled by `played`
@@ -105,21 +110,24 @@ class Utterance:
         """All its text is spoken."""
         return self.ended and not self.unspoken
 
-    def next_work(self) -> Work | None:
-        """The next piece to render, or None while it waits for text."""
+    def next_work(self, plan: RenderPlan) -> Work | None:
+        """The next piece to render, by `plan` where it is speech, or None while it waits for text."""
+        if self.again:
+            work, self.record = self.again.popleft()
+            return work
         if self._silences and self._silences[0][0] <= self.segmenter.position:
             samples = self._silences.popleft()[1] * self.speech.sample_rate // 1000
-            self._open(self.segmenter.position, self.segmenter.position, "silence", "")
+            self._open(self.segmenter.position, self.segmenter.position, "silence", "", plan)
             return SpeakSilence(self.id, samples)
         cut = self.segmenter.next()
         if cut is not None:
-            self._open(cut.start, cut.end, "speech", cut.cause)
-            return SpeakSegment(self.id, self._request(cut))
+            self._open(cut.start, cut.end, "speech", cut.cause, plan)
+            return SpeakSegment(self.id, self._request(cut, plan))
         if self.ended and not self.complete:
             raise RuntimeError(f"the segmenter keeps {self.segmenter.pending} characters of a text that has ended")
         return FinishUtterance(self.id) if self.complete else None
 
-    def _request(self, cut: Cut) -> SegmentRequest:
+    def _request(self, cut: Cut, plan: RenderPlan) -> SegmentRequest:
         s = self.speech
         return SegmentRequest(
             self.segments,
@@ -132,13 +140,13 @@ class Utterance:
             s.seed,
             s.instruct,
             s.lexicon,
-            s.plan,
+            plan,
         )
 
     # Timeline
 
-    def _open(self, start: int, end: int, kind: Literal["speech", "silence"], cause: str) -> None:
-        self.record = SegmentRecord(self.segments, start, end, self.samples, kind, cause)
+    def _open(self, start: int, end: int, kind: Literal["speech", "silence"], cause: str, plan: RenderPlan) -> None:
+        self.record = SegmentRecord(self.segments, start, end, self.samples, kind, cause, plan)
 
     def place(self, chunk: RenderedChunk) -> tuple[Word, ...]:
         """Put a chunk of the open segment on the timeline; its words come back with timeline samples."""
@@ -154,7 +162,11 @@ class Utterance:
     def close_segment(self) -> SegmentRecord:
         """The open segment is complete."""
         record = self._record()
-        self._digest.update(record.digest.digest())
+        return self.settle(record, record.digest.digest())
+
+    def settle(self, record: SegmentRecord, digest: bytes) -> SegmentRecord:
+        """A segment with this digest is complete."""
+        self._digest.update(digest)
         if record.end > record.start:
             self._heard.append((self.samples, record.end))
         self.text_done = record.end
@@ -166,6 +178,13 @@ class Utterance:
         if self.record is None:
             raise RuntimeError("no segment is open")
         return self.record
+
+    def rewind(self) -> None:
+        """Forget the timeline; the text keeps its place."""
+        self.samples = self.segments = self.text_done = 0
+        self.record = None
+        self._digest = sha256()
+        self._heard.clear()
 
     @property
     def digest(self) -> str:
@@ -186,6 +205,10 @@ class Utterance:
             heard = max(heard, text_end)
         return heard
 
+    def heard_all(self, follows_play: bool) -> bool:
+        """Whether the client needs nothing more of it. `follows_play`: it tells what was played."""
+        return self.heard >= self.samples if follows_play else self.acked >= self.sent
+
     def statistics(self, now: float) -> dict[str, Any]:
         """For `done.statistics`."""
         return {
@@ -196,7 +219,7 @@ class Utterance:
         }
 
 
-def speech_of(open_: c.Open, start: c.Start, voice: str, plan: RenderPlan) -> Speech:
+def speech_of(open_: c.Open, start: c.Start, voice: str) -> Speech:
     """The session's values with the utterance's overrides."""
 
     def either(override: float | None, value: float) -> float:
@@ -208,7 +231,6 @@ def speech_of(open_: c.Open, start: c.Start, voice: str, plan: RenderPlan) -> Sp
         pitch=either(start.pitch, open_.pitch),
         volume=either(start.volume, open_.volume),
         sample_rate=open_.sample_rate,
-        plan=plan,
         seed=start.seed,
         instruct=start.instruct,
         lexicon=start.lexicon,

@@ -26,7 +26,7 @@ from protocol.media import opus
 from protocol.media.opus import OpusDecoder, trim
 from server.app import Server
 from server.audio.wire import opus_pre_skip
-from server.gateway.websocket import WebSocketSession
+from server.gateway.websocket import WebSocketConnection
 from tests.support.server import BareClient, bare_client, running, running_server, url_of
 
 TEXT = "你好，世界。Hello there, this is a test of 3 words."
@@ -306,7 +306,7 @@ async def test_a_fault_of_our_own_is_told_and_logged(monkeypatch: pytest.MonkeyP
 
 async def test_work_of_clients_who_vanish_is_freed() -> None:
     """The engine is idle soon after, nothing leaks."""
-    async with running(engine_options={"step_delay_ms": 2}) as server:
+    async with running(engine_options={"step_delay_ms": 2}, resume_ttl_s=1) as server:
         url = url_of(server)
         async with bare_client(url, open=c.Open()) as client:
             await spoken(client, "你好。")
@@ -439,11 +439,11 @@ class FakeConnection:
         self.closed_with = code
 
 
-def session_on(connection: FakeConnection, server: Server) -> WebSocketSession:
+def session_on(connection: FakeConnection, server: Server) -> WebSocketConnection:
     assert server.pool is not None
     assert server.policy is not None
     socket: Any = connection
-    return WebSocketSession(socket, server.pool, server.policy, lambda _: "ann", server.sessions, server.metrics)
+    return WebSocketConnection(socket, server.pool, server.policy, lambda _: "ann", server.sessions)
 
 
 async def test_a_peer_that_asks_and_does_not_read_is_not_read_either() -> None:

@@ -13,7 +13,7 @@ from protocol.codec import decode_client, decode_server, encode
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.frames import AudioFrame, FrameFlag, decode_frame
 from protocol.media.opus import timeline_sample
-from server.audio.wire import WireCoder, make_coder
+from server.audio.wire import WireCoder
 from server.engines.base import Capabilities, WordTiming
 from server.engines.rendering import RenderedChunk, SegmentRequest
 from server.engines.tone import ToneEngine
@@ -84,7 +84,7 @@ class Driver:
         config = self.session.config
         assert config is not None
         if self.coder is None or self.coder_of != work.utterance:
-            self.coder = make_coder(config.codec, config.open.sample_rate, config.frame_ms, config.bitrate)
+            self.coder = self.session.coder(work)
             self.coder_of = work.utterance
         if isinstance(work, SpeakSegment):
             whole = self.render(work.request)
@@ -131,7 +131,7 @@ class Driver:
         return timeline_sample(frame.end_sample, self.session.config.pre_skip, samples)
 
     def ack(self, utterance: int, next_sample: int, played_sample: int = 0, **fields: Any) -> None:
-        self.send(c.Ack(1, utterance, next_sample, played_sample, **fields))
+        self.send(c.Ack(self.session.generation, utterance, next_sample, played_sample, **fields))
 
     def of(self, cls: type[M]) -> list[M]:
         return [message for message in self.messages if isinstance(message, cls)]

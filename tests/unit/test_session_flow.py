@@ -8,7 +8,7 @@ from protocol import server_messages as s
 from protocol.errors import ErrorCode
 from protocol.frames import HEADER, AudioFrame
 from server.session import Policy
-from server.session.outbox import MAX_EVENTS
+from server.session.ring import MAX_EVENTS
 from tests.support.session_driver import SAMPLES_PER_CHARACTER, TEXT, Driver, fails, opened
 
 
@@ -122,7 +122,7 @@ def test_rendering_pauses_when_the_read_ahead_is_full() -> None:
     driver.open(max_lead_ms=100)
     driver.say(1, "好" * 1_000)
     driver.run(acks=False)
-    assert driver.session._outbox.samples <= (500 + 40 * 100) * 24  # the bound and the segment that crossed it
+    assert driver.session.delivery.ring.samples <= (500 + 40 * 100) * 24  # the bound and the segment that crossed it
     assert driver.take_work() is None
 
 
@@ -272,4 +272,4 @@ def test_segments_without_sound_are_bounded_too() -> None:
         driver.do(work)
         done += 1
         assert done < 3_000
-    assert driver.session._outbox._events < MAX_EVENTS + 4
+    assert driver.session.delivery.ring._events < MAX_EVENTS + 4

@@ -1,0 +1,126 @@
+"""Going on after a break: why that may be refused, and what a session from a journal must prove first."""
+
+from collections import deque
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
+from zlib import crc32
+
+from protocol.server_messages import Done, ResumeFailure
+from server.session.utterance import SegmentRecord, Utterance
+from server.session.work import Work
+
+
+class ResumeRefused(Exception):
+    """The session cannot go on for this client. `position`: where in the text of `utterance` its audio ended."""
+
+    def __init__(self, reason: ResumeFailure, utterance: int | None = None, position: int | None = None) -> None:
+        super().__init__(reason)
+        self.reason: ResumeFailure = reason
+        self.utterance = utterance
+        self.position = position
+
+
+@dataclass(slots=True)
+class KnownSegment:
+    """A segment that another process began to render. `samples` None: it did not finish."""
+
+    work: Work
+    record: SegmentRecord
+    samples: int | None = None
+    digest: bytes = b""
+
+    def again(self) -> tuple[Work, SegmentRecord]:
+        """The same work, to be placed anew."""
+        record = replace(
+            self.record, begun=False, samples=0, digest=sha256(), planned=True, recorded=self.samples is not None
+        )
+        return self.work, record
+
+
+@dataclass(slots=True)
+class KnownUtterance:
+    """What a journal tells of one utterance. `chunks`: end sample and CRC-32 of each rendered chunk, in order."""
+
+    segments: list[KnownSegment] = field(default_factory=list)
+    chunks: list[tuple[int, int]] = field(default_factory=list)
+    done: Done | None = None
+
+    @property
+    def end(self) -> int:
+        """Timeline samples that are known."""
+        return self.chunks[-1][0] if self.chunks else 0
+
+    def prepare(self, utterance: Utterance, first_sample: int) -> int:
+        """Make `utterance` render again from the segment with `first_sample` on. Returns where that one begins."""
+        known = deque(self.segments)
+        utterance.rewind()
+        while known:
+            segment = known[0]
+            if segment.samples is None or segment.record.first_sample + segment.samples > first_sample:
+                break
+            known.popleft()
+            utterance.settle(replace(segment.record, samples=segment.samples), segment.digest)
+            utterance.samples += segment.samples
+        utterance.again = deque(segment.again() for segment in known)
+        return utterance.samples
+
+    def text_position(self, sample: int) -> int:
+        """Where the text of the segment with this sample begins."""
+        spoken = [each.record for each in self.segments if each.record.first_sample <= sample]
+        return spoken[-1].start if spoken else 0
+
+
+class Restored:
+    """What a session made from a journal knows, and how far its new audio must agree with the old."""
+
+    def __init__(self) -> None:
+        self.utterances: dict[int, KnownUtterance] = {}
+        self.continued = False  # a client has come back
+        self.verified = False  # what it has agrees with what is rendered now
+        self._utterance = 0
+        self._position = 0
+        self._crc = 0
+        self._expected: deque[tuple[int, int]] = deque()
+
+    def knows(self, utterance: int, end_sample: int) -> bool:
+        """Whether the journal has the timeline up to here."""
+        known = self.utterances.get(utterance)
+        return known is not None and end_sample <= known.end
+
+    def expect(self, utterance: int, start: int, heard: int) -> None:
+        """The client has `utterance` up to timeline sample `heard`; rendering begins at `start`."""
+        self.continued = True
+        known = self.utterances.get(utterance)
+        self._utterance, self._position, self._crc = utterance, heard, 0
+        self._expected = deque(self._between(known.chunks, start, heard) if known else ())
+        self.verified = not self._expected
+
+    @staticmethod
+    def _between(chunks: list[tuple[int, int]], start: int, heard: int) -> list[tuple[int, int]]:
+        """The chunks that begin at or after `start` and before `heard`."""
+        begins = [0, *(end for end, _ in chunks)]
+        return [chunk for begin, chunk in zip(begins, chunks, strict=False) if start <= begin < heard]
+
+    def rendered(self, utterance: int, first_sample: int, pcm: bytes) -> None:
+        """Check what was rendered again, in whatever pieces it comes. Raises ResumeRefused where it differs."""
+        if self.verified or utterance != self._utterance:
+            return
+        view, at = memoryview(pcm), first_sample
+        while self._expected and len(view):
+            end, crc = self._expected[0]
+            count = min(end - at, len(view) // 2)
+            self._crc = crc32(view[: 2 * count], self._crc)
+            view, at = view[2 * count :], at + count
+            if at == end:
+                if self._crc != crc:
+                    raise self.refusal()
+                self._expected.popleft()
+                self._crc = 0
+        self.verified = not self._expected
+
+    def refusal(self) -> ResumeRefused:
+        """The audio of now is not that of before."""
+        known = self.utterances.get(self._utterance)
+        return ResumeRefused(
+            "epoch", self._utterance or None, known.text_position(self._position) if known is not None else None
+        )

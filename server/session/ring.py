@@ -1,0 +1,315 @@
+"""The timeline on its way to the client: what it has not confirmed yet, and what still waits to be sent.
+
+    oldest unacked ... newest sent | next to send ... newest made
+    ------------- kept ----------- | ----------- waiting ---------
+
+What is kept was sent and is kept until the client has it, so that a new connection can go on where the old one broke.
+Payloads stay as they were coded; only the split between the two sides moves.
+"""
+
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, TypeAlias
+
+from protocol import server_messages as s
+from protocol.frames import HEADER, AudioFrame, Codec, FrameFlag
+
+Item: TypeAlias = s.Event | AudioFrame
+Place: TypeAlias = tuple[int, int]
+"""An utterance and a sample of it, as its frames count; places compare in the order of sending."""
+
+MAX_ANSWERS: Final = 64  # pongs, `cancelled` and the like that a client has not read
+MAX_EVENTS: Final = 2_048  # segments without sound are bounded by this, audio by `read_ahead_ms`
+EVENT_BYTES: Final = 256  # what an event counts for, about what it takes
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """One item. `number`: of the event, given when it was sent. `record`: how much of the journal must be written
+    before it may go.
+    """
+
+    item: Item
+    record: int = 0
+    number: int = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes it counts for."""
+        return HEADER.size + len(self.item.payload) if isinstance(self.item, AudioFrame) else EVENT_BYTES
+
+
+class RangeError(Exception):
+    """The client asks to go on from where nothing is kept, or from what was never sent."""
+
+
+class Ring:
+    """See the module text. The session looks at the bounds before it adds more."""
+
+    def __init__(self) -> None:
+        self.samples = 0  # of the audio that waits
+        self.kept_samples = 0
+        self.bytes = 0  # of everything
+        self.floor: Place = (0, 0)  # all audio up to here was confirmed and is gone
+        self.last_sent: Place = (0, 0)
+        self._kept: deque[Entry] = deque()
+        self._waiting: deque[Entry] = deque()
+        self._tail: deque[Entry] = deque()  # Opus: the newest that were confirmed, to warm a new decoder up
+        self._items: Counter[int] = Counter()  # that wait, by utterance
+        self._events = 0  # that wait
+        self._cancelled = 0  # of these, `cancelled`: answers, too
+        self._kept_events = 0
+        self._first_kept_event = 1  # events before it are confirmed or gone
+
+    # ---- bounds ----
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing waits."""
+        return not self._waiting
+
+    @property
+    def all_confirmed(self) -> bool:
+        """Whether the client has everything."""
+        return not self._waiting and not self._kept
+
+    @property
+    def cancelled_wait(self) -> int:
+        """How many `cancelled` wait to be sent."""
+        return self._cancelled
+
+    @property
+    def full_of_events(self) -> bool:
+        """Whether no more segments should be rendered."""
+        return self._events >= MAX_EVENTS
+
+    @property
+    def audio_waits(self) -> bool:
+        """Whether audio waits to be sent."""
+        return self.samples > 0
+
+    # ---- made, sent, confirmed ----
+
+    @property
+    def head(self) -> Entry | None:
+        """What is to be sent next."""
+        return self._waiting[0] if self._waiting else None
+
+    def following(self) -> Iterator[Entry]:
+        """Everything that waits, the head first."""
+        return iter(self._waiting)
+
+    def add(self, item: Item, record: int = 0) -> None:
+        """Something was made."""
+        self._enter(Entry(item, record))
+
+    def _enter(self, entry: Entry) -> None:
+        self._waiting.append(entry)
+        self._count(entry, 1)
+        self.bytes += entry.size
+
+    def insert(self, events: Sequence[s.Event], record: int = 0) -> None:
+        """Events that do not wait for the audio of others: they are sent next."""
+        entries = [Entry(event, record) for event in events]
+        numbered = []  # after a resume: what has a number already goes in its order
+        while any(entry.number for entry in self._waiting):
+            numbered.append(self._waiting.popleft())
+        self._waiting.extendleft(reversed(numbered + entries))
+        for entry in entries:
+            self._count(entry, 1)
+            self.bytes += entry.size
+
+    def sent(self) -> Entry:
+        """The head goes out now; it is kept until it is confirmed."""
+        entry = self._waiting.popleft()
+        self._count(entry, -1)
+        self._keep(entry)
+        return entry
+
+    def _keep(self, entry: Entry) -> None:
+        self._kept.append(entry)
+        if isinstance(entry.item, AudioFrame):
+            self.kept_samples += entry.item.count
+            self.last_sent = max(self.last_sent, _end(entry.item))
+            return
+        self._kept_events += 1
+        if self._kept_events > MAX_EVENTS:  # a client that confirms no events cannot have them again
+            self._forget(next(each for each in self._kept if not isinstance(each.item, AudioFrame)))
+
+    def _forget(self, entry: Entry) -> None:
+        self._kept.remove(entry)
+        self._kept_events -= 1
+        self._first_kept_event = entry.number + 1
+        self.bytes -= entry.size
+
+    def split_head(self, samples: int) -> None:
+        """Cut the head, a PCM frame, after so many samples."""
+        entry = self._waiting.popleft()
+        first, second = _split(entry, samples)
+        self._waiting.extendleft((second, first))
+        self._items[first.item.utterance] += 1
+        self.bytes += HEADER.size
+
+    def confirm(self, place: Place, event: int) -> list[Entry]:
+        """The client has everything before `place`, and all events up to `event`. Returns what is kept no longer.
+
+        A connection delivers in order: who has one thing has all that was sent before it.
+        """
+        count = 0
+        audio_over, events_over = False, event < self._first_kept_event
+        for at, entry in enumerate(self._kept, 1):
+            if isinstance(entry.item, AudioFrame):
+                if not entry.item.count:
+                    continue  # nothing confirms an empty frame but what comes after it
+                if _end(entry.item) <= place:
+                    count = at
+                else:
+                    audio_over = True
+            elif entry.number <= event:
+                count = at
+            else:
+                events_over = True
+            if audio_over and events_over:
+                break
+        return [self._drop_first() for _ in range(count)]
+
+    def _drop_first(self) -> Entry:
+        entry = self._kept.popleft()
+        self.bytes -= entry.size
+        if isinstance(entry.item, AudioFrame):
+            self.kept_samples -= entry.item.count
+            self.floor = max(self.floor, _end(entry.item))
+            if entry.item.codec is Codec.OPUS:
+                self._tail.append(entry)
+                if len(self._tail) > _TAIL:
+                    self._tail.popleft()
+        else:
+            self._kept_events -= 1
+            self._first_kept_event = entry.number + 1
+        return entry
+
+    # ---- a new connection ----
+
+    def check(self, place: Place, events_seen: int, last_event: int) -> None:
+        """Raises RangeError where a client that has this much cannot be served."""
+        if events_seen > last_event:
+            raise RangeError(f"event {events_seen} was not sent, the last is {last_event}")
+        if events_seen < self._first_kept_event - 1:
+            raise RangeError(f"events from {events_seen + 1} on are gone: they were confirmed")
+        if place > self.last_sent:
+            raise RangeError(f"sample {place[1]} of utterance {place[0]} was not sent")
+        if place < self.floor:
+            raise RangeError(f"sample {place[1]} of utterance {place[0]} is gone: it was confirmed")
+
+    def rewind(self, place: Place, events_seen: int, preroll: int | None) -> None:
+        """Everything that a client with this much lacks waits again, cut to the sample. Opus packets stay whole;
+        `preroll` not None: as many coded samples before `place` come again.
+        """
+        self.confirm(place, events_seen)
+        again: list[Entry] = []
+        while self._kept:
+            entry = self._kept.popleft()
+            if isinstance(entry.item, AudioFrame):
+                self.kept_samples -= entry.item.count
+                if _end(entry.item) <= place and entry.item.count:  # it has this one, though not an event before it
+                    self.bytes -= entry.size
+                    continue
+                utterance, sample = place
+                start = entry.item.first_sample
+                if entry.item.utterance == utterance and start < sample and entry.item.codec is Codec.PCM:
+                    self.bytes -= entry.size
+                    entry = _split(entry, sample - start)[1]
+                    self.bytes += entry.size
+            else:
+                self._kept_events -= 1
+                if entry.number <= events_seen:
+                    self.bytes -= entry.size
+                    continue
+            again.append(entry)
+        if preroll is not None:
+            again = self._warm_up(place, preroll) + again
+        self._waiting.extendleft(reversed(again))
+        for entry in again:
+            self._count(entry, 1)
+        self.last_sent = place
+
+    def _warm_up(self, place: Place, preroll: int) -> list[Entry]:
+        utterance, sample = place
+        warm = [
+            Entry(replace(entry.item, flags=entry.item.flags & ~FrameFlag.LAST), entry.record)
+            for entry in self._tail
+            if isinstance(entry.item, AudioFrame)
+            and entry.item.utterance == utterance
+            and sample - preroll < entry.item.end_sample <= sample
+        ]
+        self.bytes += sum(entry.size for entry in warm)
+        return warm
+
+    def begin(self, place: Place, events_seen: int) -> None:
+        """A client who has this much goes on with a ring that is empty."""
+        self.floor = self.last_sent = place
+        self._first_kept_event = events_seen + 1
+
+    # ---- cancel ----
+
+    def cancel(self, utterance: int) -> None:
+        """Forget what waits of an utterance, and its audio that is kept; events that were sent keep their place.
+
+        Costs little where there is nothing.
+        """
+        if self._items.pop(utterance, 0):
+            self._waiting = deque(self._without(self._waiting, utterance, waiting=True))
+        if any(entry.item.utterance == utterance for entry in self._kept):
+            self._kept = deque(self._without(self._kept, utterance, waiting=False))
+
+    def _without(self, entries: Iterator[Entry] | deque[Entry], utterance: int, *, waiting: bool) -> Iterator[Entry]:
+        for entry in entries:
+            if entry.item.utterance != utterance or not (waiting or isinstance(entry.item, AudioFrame)):
+                yield entry
+                continue
+            if entry.number:  # sent before a resume: its number is taken, so it must come
+                self._items[utterance] += 1
+                yield entry
+                continue
+            self.bytes -= entry.size
+            if not isinstance(entry.item, AudioFrame):
+                self._events -= 1
+            elif waiting:
+                self.samples -= entry.item.count
+            else:
+                self.kept_samples -= entry.item.count
+
+    def _count(self, entry: Entry, by: int) -> None:
+        item = entry.item
+        if isinstance(item, AudioFrame):
+            self.samples += by * item.count
+        else:
+            self._events += by
+            if isinstance(item, s.Cancelled):
+                self._cancelled += by
+                return  # its utterance is over: there is nothing left to cancel
+        self._items[item.utterance] += by
+        if not self._items[item.utterance]:
+            del self._items[item.utterance]
+
+
+_TAIL: Final = 40  # packets: 80 ms of the shortest, 2.5 ms, and some
+
+
+def _end(frame: AudioFrame) -> Place:
+    return frame.utterance, frame.end_sample
+
+
+def _split(entry: Entry, samples: int) -> tuple[Entry, Entry]:
+    """A PCM frame in two. Nothing is copied."""
+    frame = entry.item
+    assert isinstance(frame, AudioFrame)
+    silent = bool(frame.flags & FrameFlag.SILENCE_RUN)
+    payload = memoryview(frame.payload)
+    at = 0 if silent else 2 * samples
+    first = replace(frame, count=samples, payload=payload[:at], flags=frame.flags & ~FrameFlag.LAST, crc=-1)
+    second = replace(
+        frame, first_sample=frame.first_sample + samples, count=frame.count - samples, payload=payload[at:], crc=-1
+    )
+    return Entry(first, entry.record), Entry(second, entry.record)
