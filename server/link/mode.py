@@ -234,7 +234,7 @@ class ModeDecision:
             self._trouble_since = e.now
         elif (steps := int((e.now - self._trouble_since) // BLOCK_GROWS_S)) > 0:
             self._step = min(self._step + steps, len(BLOCKS_MS) - 1)
-            self._trouble_since = e.now
+            self._trouble_since += steps * BLOCK_GROWS_S
 
     def _switch(self, now: float, mode: Mode, reason: str) -> Switch:
         self.mode = mode
