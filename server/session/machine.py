@@ -88,7 +88,7 @@ class Session:
         self._policy = policy
         self._capabilities = capabilities
         self._token = token
-        self._token_hashes = [_hashed(token)]  # the newest, then the one before until the newest was used
+        self._token_hashes = [_hashed(token)]  # the newest, then the one it was given for until the newest was used
         self._now = now
         self._opened_at = now
         self._heard_from_at = now
@@ -627,7 +627,7 @@ class Session:
         else:
             self._rewind(message)
         self.generation = max(self.generation, message.generation_seen) + 1
-        self._token_hashes = [_hashed(new_token), self._token_hashes[0]]
+        self._token_hashes = [_hashed(new_token), _hashed(message.token)]  # the answer may be lost: then it comes again
         self.log.add(journal.TOKEN, *self._token_hashes, self.generation)
         self._new_token = new_token
         self._resumed_from = message

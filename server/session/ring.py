@@ -179,15 +179,20 @@ class Ring:
         self.bytes -= entry.size
         if isinstance(entry.item, AudioFrame):
             self.kept_samples -= entry.item.count
-            self.floor = max(self.floor, _end(entry.item))
-            if entry.item.codec is Codec.OPUS:
-                self._tail.append(entry)
-                if len(self._tail) > _TAIL:
-                    self._tail.popleft()
+            self._gone(entry)
         else:
             self._kept_events -= 1
             self._first_kept_event = entry.number + 1
         return entry
+
+    def _gone(self, entry: Entry) -> None:
+        """The client has this frame."""
+        assert isinstance(entry.item, AudioFrame)
+        self.floor = max(self.floor, _end(entry.item))
+        if entry.item.codec is Codec.OPUS:
+            self._tail.append(entry)
+            if len(self._tail) > _TAIL:
+                self._tail.popleft()
 
     # ---- a new connection ----
 
@@ -206,26 +211,27 @@ class Ring:
         """Everything that a client with this much lacks waits again, cut to the sample. Opus packets stay whole;
         `preroll` not None: as many coded samples before `place` come again.
         """
-        self.confirm(place, events_seen)
+        kept, self._kept = self._kept, deque()
         again: list[Entry] = []
-        while self._kept:
-            entry = self._kept.popleft()
-            if isinstance(entry.item, AudioFrame):
-                self.kept_samples -= entry.item.count
-                if _end(entry.item) <= place and entry.item.count:  # it has this one, though not an event before it
-                    self.bytes -= entry.size
-                    continue
-                utterance, sample = place
-                start = entry.item.first_sample
-                if entry.item.utterance == utterance and start < sample and entry.item.codec is Codec.PCM:
-                    self.bytes -= entry.size
-                    entry = _split(entry, sample - start)[1]
-                    self.bytes += entry.size
-            else:
+        for entry in kept:
+            item = entry.item
+            if not isinstance(item, AudioFrame):
                 self._kept_events -= 1
-                if entry.number <= events_seen:
+                if entry.number > events_seen:
+                    again.append(entry)
+                else:
                     self.bytes -= entry.size
-                    continue
+                    self._first_kept_event = max(self._first_kept_event, entry.number + 1)
+                continue
+            self.kept_samples -= item.count
+            if _end(item) <= place and (item.count or item.utterance < place[0]):
+                self.bytes -= entry.size
+                self._gone(entry)
+                continue
+            if item.codec is Codec.PCM and (item.utterance, item.first_sample) < place < _end(item):
+                self.bytes -= entry.size
+                entry = _split(entry, place[1] - item.first_sample)[1]  # noqa: PLW2901  # what is left of it
+                self.bytes += entry.size
             again.append(entry)
         if preroll is not None:
             again = self._warm_up(place, preroll) + again

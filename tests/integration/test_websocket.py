@@ -416,7 +416,7 @@ async def test_who_has_no_key_takes_nobodys_place(tmp_path: Any) -> None:
 
 
 class FakeConnection:
-    """What a session needs of a connection: `incoming` is read, `send` notes what is sent."""
+    """What the shell needs of a connection: `incoming` is read, `send` notes what is sent."""
 
     def __init__(self, incoming: AsyncIterator[str]) -> None:
         self.incoming = incoming
@@ -425,8 +425,8 @@ class FakeConnection:
         self.may_send.set()
         self.closed_with: int | None = None
 
-    def __aiter__(self) -> AsyncIterator[str]:
-        return self.incoming
+    async def recv(self) -> str:
+        return await anext(self.incoming)
 
     async def send(self, data: str | bytes) -> None:
         self.sent.append(data)
