@@ -6,7 +6,7 @@ from typing import Final
 
 from bench._simulated_clock import Clock
 from bench._simulated_link import Link, Wire
-from bench._simulated_tcp import FIRST_RTO_S, HEADERS, SEND_BUFFER, End, Handler, Nobody
+from bench._simulated_tcp import FIRST_RTO_S, HEADERS, SEND_BUFFER, End, Endpoint, Handler, Nobody
 
 UPGRADE_BYTES: Final = 350  # the request and the answer that make a WebSocket
 ACCEPT_BYTES: Final = 250
@@ -79,38 +79,39 @@ class _Handshake:
         rtt = self._clock.now - self._sent_at
         self._near.measured(rtt)
         self._far.measured(rtt)
-        real = self._near.handler
-        self._far.handler = _Requested(self._accept)
-        self._near.handler = _Accepted(real)
+        self._far.handler = _Requested(self._far, self._accept)
+        self._near.handler = _Accepted(self._near, self._near.handler)
         self._near.append("", UPGRADE_BYTES)
 
 
 class _Requested(Nobody):
     """The server's end until the WebSocket's request is there."""
 
-    def __init__(self, accept: Callable[[], Handler]) -> None:
+    def __init__(self, far: End, accept: Callable[[], Handler]) -> None:
+        self._far = far
         self._accept = accept
 
-    def received(self, end: End, message: str | bytes) -> None:
+    def received(self, end: Endpoint, message: str | bytes) -> None:
         """The request."""
-        end.handler = self._accept()
-        end.is_open = True
-        end.append("", ACCEPT_BYTES)
-        end.handler.opened(end)
+        self._far.handler = self._accept()
+        self._far.is_open = True
+        self._far.append("", ACCEPT_BYTES)
+        self._far.handler.opened(self._far)
 
 
 class _Accepted(Nobody):
     """The client's end until the server's answer is there."""
 
-    def __init__(self, real: Handler) -> None:
+    def __init__(self, near: End, real: Handler) -> None:
+        self._near = near
         self._real = real
 
-    def received(self, end: End, message: str | bytes) -> None:
+    def received(self, end: Endpoint, message: str | bytes) -> None:
         """The answer."""
-        end.handler = self._real
-        end.is_open = True
-        end.handler.opened(end)
+        self._near.handler = self._real
+        self._near.is_open = True
+        self._real.opened(self._near)
 
-    def closed(self, end: End, code: int | None, reason: str) -> None:
+    def closed(self, end: Endpoint, code: int | None, reason: str) -> None:
         """Reset during the handshake."""
         self._real.closed(end, code, reason)

@@ -11,7 +11,7 @@ from zlib import crc32
 
 from protocol.frames import Codec, FrameFlag, pack_packets
 from protocol.media.opus import packet_count
-from server.audio.wire import CodedAudio
+from server.audio.wire import CodedAudio, opus_pre_skip
 from server.engines.base import WordTiming
 from server.engines.rendering import RenderedChunk, SegmentRequest
 
@@ -63,11 +63,11 @@ class StandInEncoder:
 
     cheap = True
 
-    def __init__(self, sample_rate: int, frame_ms: float, bitrate: int, pre_skip: int, *, start: int = 0) -> None:
+    def __init__(self, sample_rate: int, frame_ms: float, bitrate: int, *, start: int = 0) -> None:
+        self.pre_skip = opus_pre_skip(sample_rate)
         self.samples_per_packet = round(sample_rate * frame_ms / 1000)
         self._frame_ms = frame_ms
         self._bitrate = bitrate
-        self._pre_skip = pre_skip
         self._pending = bytearray()
         self._index = start // self.samples_per_packet
         self._samples = start
@@ -95,7 +95,7 @@ class StandInEncoder:
 
     def finish(self) -> list[CodedAudio]:
         """The last packets, padded until every sample is through the codec's delay."""
-        count = packet_count(self._samples, self._pre_skip, self.samples_per_packet)
+        count = packet_count(self._samples, self.pre_skip, self.samples_per_packet)
         coded = []
         while self._index < count:
             size = 2 * self.samples_per_packet

@@ -33,19 +33,41 @@ class Close:
     reason: str = ""
 
 
+class Endpoint(Protocol):
+    """One end of a connection, as a program sees it."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the handshake is through."""
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it is over."""
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether `write` would not block."""
+
+    def write(self, message: str | bytes) -> None:
+        """Send a message. A closed end ignores it."""
+
+    def abort(self) -> None:
+        """End it without a word. The handler is not called."""
+
+
 class Handler(Protocol):
     """What an end of a connection calls."""
 
-    def opened(self, end: "End") -> None:
+    def opened(self, end: Endpoint) -> None:
         """The WebSocket is open."""
 
-    def received(self, end: "End", message: str | bytes) -> None:
+    def received(self, end: Endpoint, message: str | bytes) -> None:
         """A whole message came."""
 
-    def writable(self, end: "End") -> None:
+    def writable(self, end: Endpoint) -> None:
         """After `write` filled the buffer: there is room again."""
 
-    def closed(self, end: "End", code: int | None, reason: str) -> None:
+    def closed(self, end: Endpoint, code: int | None, reason: str) -> None:
         """It is over; `code` None: without a close frame."""
 
 
@@ -277,13 +299,13 @@ class End:
 class Nobody:
     """Takes what comes after a program lost interest."""
 
-    def opened(self, end: End) -> None: ...
+    def opened(self, end: Endpoint) -> None: ...
 
-    def received(self, end: End, message: str | bytes) -> None: ...
+    def received(self, end: Endpoint, message: str | bytes) -> None: ...
 
-    def writable(self, end: End) -> None: ...
+    def writable(self, end: Endpoint) -> None: ...
 
-    def closed(self, end: End, code: int | None, reason: str) -> None: ...
+    def closed(self, end: Endpoint, code: int | None, reason: str) -> None: ...
 
 
 def _payload(message: Message) -> int:

@@ -99,6 +99,7 @@ class Session:
         self._seq = 0
         self._seq_acked = 0
         self._seq_record = 0
+        self._answers_after = 0  # `opened` and `resumed` wait for their record, too
         self._room_told = limits.TEXT_WINDOW_CHARS
         self._utterance_seen = 0
         self._paused = False
@@ -158,7 +159,7 @@ class Session:
                 pre_skip=self.config.pre_skip,
             )
         )
-        self._seq_record = self.log.add(
+        self._answers_after = self.log.add(
             journal.OPEN, self.id, self.principal, encode(replace(message, api_key=None)), self._token_hashes[0]
         )
 
@@ -532,7 +533,7 @@ class Session:
         return outgoing
 
     def _next_outgoing(self) -> str | bytes | None:
-        if not self.attached:
+        if not self.attached or self.log.written < self._answers_after:
             return None
         answer = self._answers.next()
         if answer is not None:
@@ -628,7 +629,7 @@ class Session:
             self._rewind(message)
         self.generation = max(self.generation, message.generation_seen) + 1
         self._token_hashes = [_hashed(new_token), _hashed(message.token)]  # the answer may be lost: then it comes again
-        self.log.add(journal.TOKEN, *self._token_hashes, self.generation)
+        self._answers_after = self.log.add(journal.TOKEN, *self._token_hashes, self.generation)
         self._new_token = new_token
         self._resumed_from = message
         self.attached, self.dead = True, False

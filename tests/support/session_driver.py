@@ -91,11 +91,12 @@ class Driver:
             for at in range(0, len(whole.pcm), 2 * chunk_samples):
                 pcm = whole.pcm[at : at + 2 * chunk_samples]
                 chunk = RenderedChunk(pcm, whole.words if at == 0 else ())
-                self.session.place(work, chunk, self.coder.push(pcm), self.now)
+                self.session.place(work, chunk, self.coder.push(self.session.fresh(work, pcm)), self.now)
             self.session.complete(work, [], self.now)
         elif isinstance(work, SpeakSilence):
-            coded = self.coder.silence(work.samples)
-            self.session.place(work, RenderedChunk(bytes(2 * work.samples)), coded, self.now)
+            pcm = bytes(2 * work.samples)
+            coded = self.coder.silence(len(self.session.fresh(work, pcm)) // 2)
+            self.session.place(work, RenderedChunk(pcm), coded, self.now)
             self.session.complete(work, [], self.now)
         else:
             self.session.complete(work, self.coder.finish(), self.now)

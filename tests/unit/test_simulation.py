@@ -9,7 +9,7 @@ import pytest
 from bench._simulated_clock import Alarm, Clock
 from bench._simulated_link import Direction, Link, Wire, kbit
 from bench._simulated_network import Network
-from bench._simulated_tcp import SEND_BUFFER, End
+from bench._simulated_tcp import SEND_BUFFER, Endpoint
 
 DELAY_S = 0.02  # each way: the 40 ms of the measurements
 
@@ -19,23 +19,23 @@ class Program:
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
-        self.end: End | None = None
+        self.end: Endpoint | None = None
         self.opened_at: float | None = None
         self.got: list[tuple[float, str | bytes]] = []
         self.closed_at: float | None = None
         self.code: int | None = None
         self.woken = 0
 
-    def opened(self, end: End) -> None:
+    def opened(self, end: Endpoint) -> None:
         self.end, self.opened_at = end, self.clock.now
 
-    def received(self, end: End, message: str | bytes) -> None:
+    def received(self, end: Endpoint, message: str | bytes) -> None:
         self.got.append((self.clock.now, message))
 
-    def writable(self, end: End) -> None:
+    def writable(self, end: Endpoint) -> None:
         self.woken += 1
 
-    def closed(self, end: End, code: int | None, reason: str) -> None:
+    def closed(self, end: Endpoint, code: int | None, reason: str) -> None:
         self.closed_at, self.code = self.clock.now, code
 
 
