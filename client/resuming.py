@@ -16,7 +16,7 @@ from protocol.limits import RESUME_ATTEMPT_S, RESUME_RUSH_S
 
 ATTEMPT_S: Final = 5.0  # an attempt that is not through by then is dropped; the same again for the server's answer
 PENDING: Final = 3  # attempts at a time
-FRESH_S: Final = 1.0  # a younger attempt never makes way for another one; on a slow line more ...
+FRESH_S: Final = 0.75  # a younger attempt never makes way for another one; on a slow line more ...
 FRESH_ROUND_TRIPS: Final = 6  # ... TCP, TLS and WebSocket take up to four
 ANSWER_S: Final = 1.0  # so long a connection waits for the answer to `resume` before another one asks too
 JITTER: Final = 0.2  # many clients that lost the same server do not come back in step
