@@ -53,19 +53,21 @@ async def test_what_is_past_its_time_is_not_claimed(tmp_path: Path) -> None:
 
 
 async def test_files_are_swept_and_owned_ones_touched_by_a_timer(tmp_path: Path) -> None:
+    await kept(tmp_path, "claimed", b"one")
     async with a_store(tmp_path, ttl_s=0.4) as store:
-        await written(store.create("live"), b"one")
-        live = aged(file_of(tmp_path, "live"), 0.35)
-        before = live.stat().st_mtime
+        await written(store.create("created"), b"one")
+        assert await store.claim("claimed") is not None
+        owned = [aged(file_of(tmp_path, session), 0.35) for session in ("created", "claimed")]
+        then = time.time() - 0.2
         await kept(tmp_path, "dead", b"one")
-        deadline = time.monotonic() + 5
-        while (len(names(tmp_path)) > 1 or live.stat().st_mtime == before) and time.monotonic() < deadline:
-            await asyncio.sleep(0.02)
-        assert names(tmp_path) == {live.name}
-        assert live.stat().st_mtime > before
+        async with asyncio.timeout(5):
+            while len(names(tmp_path)) > 2 or min(path.stat().st_mtime for path in owned) < then:
+                await asyncio.sleep(0.02)
+        assert names(tmp_path) == {path.name for path in owned}
         await asyncio.sleep(0.5)
     async with a_store(tmp_path, ttl_s=0.4) as store:
-        assert await store.claim("live") is not None
+        for session in ("created", "claimed"):
+            assert await store.claim(session) is not None
 
 
 async def test_a_thousand_sessions(tmp_path: Path) -> None:

@@ -166,6 +166,8 @@ async def test_with_fsync_each_file_is_synced_once_per_group_before_it_is_told(
     monkeypatch.setattr(journal_file, "sync", sync)
     async with a_store(tmp_path, fsync=True) as store:
         journals = [store.create(name) for name in "abc"]
+        await written(journals[0], b"x")
+        assert events == ["sync"] * 2  # the file, and the directory with its name
         await asyncio.gather(*(written(journal, b"x") for journal in journals))
         disk.answers.clear()
         journals[0].append([b"first"], lambda: events.append("told"))
