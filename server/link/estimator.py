@@ -23,7 +23,8 @@ STANDING_S: Final = (
 )
 QUEUE_S: Final = 0.1  # relative delay above which something queues
 QUEUE_PROOF_S: Final = 0.25  # ... for how long, to be a queue and not one late packet
-NEW_LINK_S: Final = 1.0  # a queue for so long: what was measured before it was another link
+NEW_LINK_S: Final = 1.0  # a queue for so long that drains at less than ...
+NEW_LINK_RATE: Final = 0.5  # ... this part of the known rate: what was measured before it was another link
 KNOWN_FOR_S: Final = 60.0  # how long a limit that was seen is believed
 FILTER_S: Final = 10.0  # window of the goodput's maximum and of the delays
 MIN_RTT_S: Final = 15.0  # the smallest round trip is that of the last one to two such spans
@@ -33,7 +34,8 @@ SRTT_RISE: Final = 1 / 8  # the most one sample counts when the value rises ...
 SRTT_FALL: Final = 1 / 4  # ... and how much when it falls
 SHORTEST_S: Final = 0.01  # a rate over less says more about timers than about the link
 GROWTH: Final = 2.0  # of the window while nothing is known to limit it
-PROBE: Final = 1.25  # while the limit is known and nothing queues
+PROBE: Final = 1.25  # ... while a limit is known; now and then even where acks are late, as that may be jitter alone
+PROBE_EVERY: Final = 8  # ... namely for one in so many times that the window covers
 LONGEST_OWN_S: Final = 1.0  # the most delay that our own sending may explain
 TIMER_GAP_S: Final = (0.9 * ACK_TIMER_S, 1.5 * ACK_TIMER_S)  # an ack so long after another was made by the timer
 HIDDEN_S: Final = 1.0  # how much later a hidden page may ack: browsers wake its timers once a second
@@ -209,7 +211,8 @@ class Estimator:
         if not (full or grows):  # all that is sent arrives, only later: the link may be able to do more
             self.rate = max(self.rate, rate)
             return
-        if now - stand.since >= NEW_LINK_S:
+        elapsed = now - stand.since
+        if elapsed >= NEW_LINK_S and self._delivered - stand.delivered < NEW_LINK_RATE * self.rate * elapsed:
             self._rates.forget_before(stand.since)
         self.rate = self._rates.value or rate
         self._limited_at = now
@@ -217,7 +220,9 @@ class Estimator:
     def _new_window(self) -> int:
         assert self.min_rtt_s is not None
         queued = self._stand is not None and self._now - self._stand.since >= QUEUE_PROOF_S
-        gain = 1.0 if queued else PROBE if self.limited else GROWTH
-        size = gain * self.rate * (self.min_rtt_s + ACK_INTERVAL_S + STANDING_S)
+        span = self.min_rtt_s + ACK_INTERVAL_S + STANDING_S
+        probes = not queued or self._now % (PROBE_EVERY * span) < span
+        gain = 1.0 if not probes else PROBE if queued or self.limited else GROWTH
+        size = gain * self.rate * span
         least = max(LEAST_WINDOW, self.message_bytes) if self.limited else FIRST_WINDOW
         return round(min(MAX_UNACKED_BYTES, max(least, size)))

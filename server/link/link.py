@@ -3,7 +3,7 @@
 from math import inf
 from typing import Final
 
-from protocol.limits import ACK_INTERVAL_S, ACK_TIMER_S
+from protocol.limits import ACK_INTERVAL_S
 from server.link.buffer import ListenerBuffer
 from server.link.estimator import HIDDEN_S, Estimator
 from server.link.mode import (
@@ -11,6 +11,7 @@ from server.link.mode import (
     ACK_AGE_S,
     ACK_AGE_SLACK_S,
     ACK_AGE_UNKNOWN_S,
+    JITTER_S,
     Evidence,
     Load,
     Mode,
@@ -21,7 +22,7 @@ from server.link.mode import (
 LEAST_LEAD_S: Final = 0.3
 MOST_LEAD_S: Final = 6.0
 LEAD_DELAYS: Final = 2.0  # the lead covers the 95th percentile of the relative delay so many times
-WITHHELD_S: Final = ACK_TIMER_S + 0.02  # unacked for a round trip and this: the link, not the ack schedule, delays it
+WITHHELD_S: Final = JITTER_S  # unacked for a round trip and this: the link, not the ack schedule, delays it
 DEAD_S: Final = 4.0  # age of unacked audio, and silence of the client, after which a connection is given up
 DEFAULT_MAX_LEAD_S: Final = 4.0  # `open.max_lead_ms` where a client does not choose
 
