@@ -1,8 +1,10 @@
 """Opening a session: `async with connect(url) as session`."""
 
 import asyncio
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import suppress
+from functools import partial
+from random import Random
 from time import monotonic
 from types import TracebackType
 from typing import Any
@@ -21,12 +23,26 @@ from protocol.client_messages import AudioFormat, Mode, Open, SpeechLanguage
 class Connect:
     """What `connect` returns: `async with` it, or await it and call `Session.close` yourself."""
 
-    def __init__(self, url: str, request: Open, api_key: str | None, decode: bool, open_timeout: float) -> None:
+    def __init__(
+        self,
+        url: str,
+        request: Open,
+        *,
+        api_key: str | None,
+        decode: bool,
+        open_timeout: float,
+        resume: bool,
+        reconnect_s: float | None,
+        on_notice: Callable[[str], None] | None,
+    ) -> None:
         self._url = url
         self._request = request
         self._api_key = api_key
         self._decode = decode
         self._timeout = open_timeout
+        self._resume = resume
+        self._reconnect_s = reconnect_s
+        self._on_notice = on_notice
         self._session: Session | None = None
 
     def __await__(self) -> Generator[Any, None, Session]:
@@ -53,7 +69,10 @@ class Connect:
                         await socket.send(encode(self._request))
                     opened = await first_answer(socket, url)
                     now = monotonic()
-                    state = SessionState(opened, now, rtt_s=now - sent, resume=False)
+                    state = SessionState(
+                        opened, now, rtt_s=now - sent, resume=self._resume, reconnect_s=self._reconnect_s,
+                        request=self._request, random=Random(),
+                    )  # fmt: skip
                 except ClientError:
                     await socket.close()
                     raise
@@ -62,7 +81,7 @@ class Connect:
                     raise
         except TimeoutError:
             raise ConnectFailed(f"{url} did not answer within {self._timeout:g} s: check the address") from None
-        return Session(socket, state, self._decode)
+        return Session(socket, state, self._decode, partial(open_socket, url, self._api_key), self._on_notice)
 
 
 def connect(
@@ -83,14 +102,22 @@ def connect(
     api_key: str | None = None,
     decode: bool = True,
     open_timeout: float = 10.0,
+    resume: bool = True,
+    reconnect_s: float | None = None,
+    on_notice: Callable[[str], None] | None = None,
 ) -> Connect:
     """Opens a session.
 
     `url`: `host:port`, or with ws(s):// or http(s)://. `max_lead_ms`: how far audio may run ahead of what was played
     (see `Utterance.played`); None takes it as fast as the engine goes. `decode=False` leaves Opus packets as they are.
+    `resume`: after a lost connection come back, and lose nothing; for `reconnect_s` at most (None: as long as the
+    server keeps the session, at least 30 s). `on_notice` is called with a line for the user when that happens.
     The other arguments are those of the `open` message (docs/protocol.md). Raises ConnectFailed, Busy, ServerError.
     """
     request = Open(
         voice, language, speed, pitch, volume, format, sample_rate, frame_ms, bitrate, mode, max_lead_ms, None, timings
     )
-    return Connect(url, request, api_key, decode, open_timeout)
+    return Connect(
+        url, request, api_key=api_key, decode=decode, open_timeout=open_timeout,
+        resume=resume, reconnect_s=reconnect_s, on_notice=on_notice,
+    )  # fmt: skip

@@ -2,13 +2,14 @@
 
 from typing import Final
 
-from websockets.asyncio.client import ClientConnection, connect
+from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMessage, InvalidStatus, WebSocketException
 from websockets.typing import Subprotocol
 
 from client.address import is_loopback
 from client.errors import Busy, ConnectFailed, ServerError, ServerMisbehaved
 from client.explain import explain_os_error, explain_status
+from client.wire import Socket
 from protocol import SUBPROTOCOL, ErrorCode, ProtocolError, decode_server
 from protocol import server_messages as s
 from protocol.limits import MAX_MESSAGE_BYTES
@@ -18,7 +19,7 @@ PING_S: Final = 20.0  # transport-level; the session has its own watchdog while 
 _USER_AGENT: Final = "cosystream-client"
 
 
-async def open_socket(url: str, api_key: str | None) -> ClientConnection:
+async def open_socket(url: str, api_key: str | None) -> Socket:
     """Connects. Raises ConnectFailed, whose text says what to do."""
     try:
         socket = await connect(
@@ -33,6 +34,7 @@ async def open_socket(url: str, api_key: str | None) -> ClientConnection:
             ping_interval=PING_S,
             ping_timeout=PING_S,
             proxy=None if is_loopback(url) else True,
+            create_connection=Socket,
         )
     except InvalidStatus as error:
         raise ConnectFailed(explain_status(url, error.response.status_code)) from None
@@ -45,10 +47,11 @@ async def open_socket(url: str, api_key: str | None) -> ClientConnection:
     if socket.subprotocol != SUBPROTOCOL:
         await socket.close()
         raise ConnectFailed(f"{url} is a WebSocket server but does not speak {SUBPROTOCOL}: check the address")
+    assert isinstance(socket, Socket)
     return socket
 
 
-async def first_answer(socket: ClientConnection, url: str) -> s.Opened:
+async def first_answer(socket: Socket, url: str) -> s.Opened:
     """Waits for `opened`. Raises what came instead, as an error."""
     try:
         message: s.ServerMessage = decode_server(await socket.recv(decode=True))

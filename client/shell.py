@@ -1,54 +1,53 @@
-"""An open session: the WebSocket shell around `SessionState`. One task reads, one writes, one timer ticks."""
+"""An open session: the shell that gives `SessionState` its sockets, its clock and its consumers."""
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from time import monotonic  # uvloop's own clock only counts milliseconds
 from types import TracebackType
 from typing import Any, Final, Self
 
-from websockets.asyncio.client import ClientConnection
-from websockets.exceptions import ConnectionClosed
-
-from client.effects import Deliver, Effect, Failed, Finished, RoomGrew, Send
+from client.effects import Adopt, Connect, Deliver, Drop, Effect, Failed, Finished, Notice, RoomGrew, Send, SendOn
 from client.errors import ClientError, ServerLost
 from client.handshake import CLOSE_TIMEOUT_S
 from client.items import Audio
+from client.line import LineStatistics
 from client.session import SessionState
 from client.tracking import REMEMBERED
 from client.utterance import Utterance
-from protocol import ProtocolError, decode_server, encode
-from protocol.client_messages import Ack, ClientMessage, Start
-from protocol.frames import decode_frame
+from client.wire import Socket
+from client.wires import Wires
+from protocol.client_messages import Start
 from protocol.server_messages import Event
 
-OUTBOX_MESSAGES: Final = 256  # waiting to be sent before writers wait
+UNACKED_MESSAGES: Final = 16_384  # not confirmed by the server before writers wait, during an outage too
 
 
 class Session:
     """An open session. Utterances are spoken one after the other; several may be started ahead."""
 
-    def __init__(self, socket: ClientConnection, state: SessionState, decode: bool) -> None:
-        self._socket = socket
+    def __init__(
+        self,
+        socket: Socket,
+        state: SessionState,
+        decode: bool,
+        reopen: Callable[[], Awaitable[Socket]],
+        on_notice: Callable[[str], None] | None,
+    ) -> None:
         self._state = state
         self._decode = decode
+        self._on_notice = on_notice
         self._loop = asyncio.get_running_loop()
         self._utterances: dict[int, Utterance] = {}  # unfinished
         self._over: deque[Utterance] = deque(maxlen=REMEMBERED)  # finished; the last of them may still be playing
-        self._outbox: deque[ClientMessage] = deque()
-        self._ack: Ack | None = None  # the newest replaces one not yet sent
-        self._wake_writer = asyncio.Event()
         self._changed = asyncio.Event()  # room, outbox, finished utterances or failure
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due = 0.0
-        self._reader = asyncio.create_task(self._read(), name="cosystream client reader")
-        self._writer = asyncio.create_task(self._send(), name="cosystream client writer")
-        for task in (self._reader, self._writer):
-            task.add_done_callback(self._task_ended)
         self._writing = asyncio.Lock()
         self._newest = 0
         self._closed = False
+        self._wires = Wires(state, socket, reopen, self._do, self._changed.set)
 
     @property
     def config(self) -> Mapping[str, Any]:
@@ -69,6 +68,11 @@ class Session:
     def pre_skip(self) -> int:
         """Coded samples before the timeline's first one (Opus)."""
         return self._state.pre_skip
+
+    @property
+    def line(self) -> LineStatistics:
+        """Measurements of its connections: resumes, outages, modes."""
+        return self._state.line
 
     @property
     def failure(self) -> ClientError | None:
@@ -144,7 +148,7 @@ class Session:
         self._do(self._state.pause(False, monotonic()))
 
     async def close(self) -> None:
-        """Ends the session. What is not finished is dropped, on the server too."""
+        """Ends the session. What is not finished is dropped, on the server too. During an outage nobody is asked."""
         if self._closed:
             return
         self._closed = True
@@ -154,13 +158,7 @@ class Session:
             await self._drain()
             self._state.close()
             self._tell_everyone()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(CLOSE_TIMEOUT_S):
-                await self._socket.close()
-        self._socket.transport.abort()
-        for task in (self._reader, self._writer):
-            task.cancel()
-        await asyncio.gather(self._reader, self._writer, return_exceptions=True)
+        await self._wires.close(CLOSE_TIMEOUT_S)
 
     # What utterances call
 
@@ -210,9 +208,14 @@ class Session:
 
     async def _until_room(self, utterance: Utterance, room: int) -> None:
         """Until so many characters may be sent and few messages wait, or the utterance was cancelled."""
-        await self._until(
-            lambda: utterance._cancelled or (self._state.room >= room and len(self._outbox) < OUTBOX_MESSAGES)
-        )
+        state = self._state
+
+        def may_send() -> bool:
+            return (
+                state.room >= room and len(state.window.unacked) < UNACKED_MESSAGES and not self._wires.is_full
+            ) or utterance._cancelled
+
+        await self._until(may_send)
 
     async def _until(self, condition: Callable[[], bool]) -> None:
         while True:
@@ -223,19 +226,18 @@ class Session:
             self._changed.clear()
             await self._changed.wait()
 
-    # Effects, tasks, time
+    # Effects
 
     def _do(self, effects: Iterable[Effect]) -> None:
         for effect in effects:
             match effect:
                 case Deliver(number, item, cost):
                     self._utterances[number]._put(item, cost)
-                case Send(message):
-                    if isinstance(message, Ack):
-                        self._ack = message
-                    else:
-                        self._outbox.append(message)
-                    self._wake_writer.set()
+                case Send() | SendOn() | Connect() | Adopt() | Drop():
+                    self._wires.execute(effect)
+                case Notice(text):
+                    if self._on_notice is not None:
+                        self._on_notice(text)
                 case Finished(number):
                     utterance = self._utterances.pop(number)
                     utterance._close()
@@ -244,8 +246,7 @@ class Session:
                 case RoomGrew():
                     self._changed.set()
                 case Failed(error):
-                    if isinstance(error, ServerLost):
-                        self._socket.transport.abort()  # it would not answer a close frame
+                    self._wires.drop(but_carrier=not isinstance(error, ServerLost))
                     self._tell_everyone()
         self._arm()
 
@@ -254,11 +255,8 @@ class Session:
         for utterance in self._utterances.values():
             utterance._wake()
         self._changed.set()
-        self._wake_writer.set()
 
-    def _task_ended(self, task: "asyncio.Task[None]") -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._do(self._state.broken(error))
+    # Time
 
     def _arm(self) -> None:
         due = self._state.deadline()
@@ -271,46 +269,18 @@ class Session:
 
     def _tick(self, due: float) -> None:
         self._timer = None
+        if (wire := self._wires.carrier) is not None:
+            self._state.heard(wire.heard_at)
         self._do(self._state.tick(monotonic(), due))
-
-    async def _read(self) -> None:
-        receive, state = self._socket.recv, self._state
-        try:
-            while state.failure is None:
-                data = await receive()
-                if isinstance(data, bytes):
-                    self._do(state.feed_frame(decode_frame(data), monotonic()))
-                else:
-                    self._do(state.feed_message(decode_server(data), monotonic()))
-        except ConnectionClosed as closed:
-            frame = closed.rcvd
-            self._do(state.lost(frame.code if frame else None, frame.reason if frame else "", monotonic()))
-        except ProtocolError as error:
-            self._do(state.bad_message(error, monotonic()))
-
-    async def _send(self) -> None:
-        try:
-            while self._state.failure is None:
-                while self._outbox or self._ack is not None:
-                    if self._outbox:
-                        message: ClientMessage = self._outbox.popleft()
-                        if len(self._outbox) == OUTBOX_MESSAGES - 1:
-                            self._changed.set()
-                    else:
-                        assert self._ack is not None
-                        message, self._ack = self._ack, None
-                    await self._socket.send(encode(message))
-                self._changed.set()
-                self._wake_writer.clear()
-                await self._wake_writer.wait()
-        except ConnectionClosed:
-            pass  # the reader says why
 
     async def _drain(self) -> None:
         """Gives what was asked for (a cancel, the last ack) a moment to be sent."""
+        wire = self._wires.carrier
+        if wire is None or self._state.is_out:
+            return
         with suppress(TimeoutError, ClientError):
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
-                await self._until(lambda: not self._outbox and self._ack is None)
+                await self._until(lambda: wire.is_drained or self._state.is_out)
 
     async def __aenter__(self) -> Self:
         return self

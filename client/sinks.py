@@ -77,7 +77,10 @@ class PcmEncoding:
 
 
 class OggEncoding:
-    """The server's Opus packets in Ogg, not encoded again."""
+    """The server's Opus packets in Ogg, not encoded again.
+
+    Where another session went on, its encoder's delay cannot be cut out: the file is that much longer (some ms).
+    """
 
     def __init__(self, packets_per_page: int = PACKETS_PER_PAGE) -> None:
         self._packets_per_page = packets_per_page
@@ -85,6 +88,7 @@ class OggEncoding:
         self._kept: list[bytes] = []  # the last packet: only the end says how much of it is sound
         self._per_packet = 0
         self._coded = 0
+        self._delays = 0  # samples in the file that are not on the timeline
         self._pre_skip = 0
 
     def head(self, sample_rate: int, pre_skip: int) -> bytes:
@@ -99,11 +103,13 @@ class OggEncoding:
         if not audio.packets:
             return b""
         self._per_packet = audio.count // len(audio.packets)
-        known = max(0, self._coded - audio.first_sample) // self._per_packet  # sent again to warm a new decoder up
+        overlap = max(0, self._coded - audio.first_sample)
+        known = overlap // self._per_packet  # sent again to warm a new decoder up
         packets = audio.packets[known:]
         if not packets:
             return b""
         self._coded = audio.end_sample
+        self._delays += overlap % self._per_packet
         ready, self._kept = [*self._kept, *packets[:-1]], [packets[-1]]
         return self._writer.write(ready, self._per_packet)
 
@@ -112,7 +118,7 @@ class OggEncoding:
         assert self._writer is not None
         if samples is None:
             samples = max(0, self._coded - self._pre_skip)
-        return self._writer.finish(self._kept, self._per_packet, samples)
+        return self._writer.finish(self._kept, self._per_packet, samples + self._delays)
 
 
 def encoding_for(container: Container, *, live: bool = False) -> Encoding:

@@ -29,7 +29,7 @@ class Watchdog:
 
     def heard(self, now: float) -> None:
         """Anything came from the server."""
-        self.heard_at = now
+        self.heard_at = max(self.heard_at, now)
 
     def step(self, now: float) -> None:
         """The server did more than be alive, or got something to do."""

@@ -102,7 +102,12 @@ def _speech_options() -> argparse.ArgumentParser:
         "--format", choices=("pcm", "opus", "auto"), help="default: opus for .opus and .ogg, otherwise pcm"
     )
     audio.add_argument("--sample-rate", type=int, default=24_000, metavar="HZ", help="default: 24000")
-    audio.add_argument("--bitrate", type=int, default=32_000, metavar="BIT/S", help="of Opus (default: 32000)")
+    audio.add_argument(
+        "--bitrate", type=int, metavar="BIT/S", help="of Opus (default: 32000, less where the line is bad)"
+    )
+    audio.add_argument(
+        "--no-resume", action="store_true", help="end when the connection is lost, instead of coming back to it"
+    )
     output = options.add_argument_group("output")
     output.add_argument(
         "-o",

@@ -96,8 +96,9 @@ def _check_ranges(args: argparse.Namespace) -> None:
         ("volume", limits.VOLUME),
         ("bitrate", limits.BITRATE),
     ):
-        if not low <= getattr(args, name) <= high:
-            raise UsageError(f"--{name} must be from {low:g} to {high:g}, not {getattr(args, name):g}")
+        value = getattr(args, name)
+        if value is not None and not low <= value <= high:
+            raise UsageError(f"--{name} must be from {low:g} to {high:g}, not {value:g}")
 
 
 def _check_folder(path: Path) -> None:

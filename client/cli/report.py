@@ -1,6 +1,7 @@
 """The measurements of a run, for `--stats`, and small files that are written whole or not at all."""
 
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import orjson
@@ -25,6 +26,7 @@ def report(
     statistics = utterance.statistics
     samples = statistics.samples if error is None else samples
     audio_s = samples / session.sample_rate
+    line, end = session.line, statistics.finished or monotonic()
     busy_s = (statistics.finished or 0.0) - (statistics.first_text or statistics.started)
     return result | {
         "ttfa_ms": _ms(statistics.ttfa_s),
@@ -43,6 +45,12 @@ def report(
         "voice": session.config.get("voice"),
         "format": session.config.get("format"),
         "server": statistics.server,
+        "resumes": line.resumes,
+        "restarts": statistics.restarts,
+        "outage_s": round(line.outage_s, 3),
+        "resent_bytes": line.resent_bytes,
+        "modes": {mode: round(seconds, 3) for mode, seconds in line.mode_seconds(end).items()},
+        "mode_switches": line.mode_switches,
     }
 
 

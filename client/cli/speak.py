@@ -89,6 +89,8 @@ class Speaking:
             max_lead_ms=PLAY_LEAD_MS if plan.play else None,
             api_key=args.api_key,
             decode=plan.container != "ogg",
+            resume=not args.no_resume,
+            on_notice=self._progress.say,
         ) as session:
             self._session = session
             utterance = await session.start()
@@ -136,8 +138,11 @@ class Speaking:
     def _take_words(self, event: object) -> None:
         """What captions are made of: words, or whole segments where the engine knows no word times."""
         match event:
-            case SegmentBegin(kind="speech"):
-                self._segment = event
+            case SegmentBegin():
+                while self._words and self._words[-1][3] > event.first_sample:
+                    self._words.pop()  # another session says it again: what was announced of it did not sound
+                if event.kind == "speech":
+                    self._segment = event
             case Timing(words=words) if words:
                 self._words += [(w.start, w.end, w.first_sample, w.end_sample) for w in words]
                 self._segment = None
