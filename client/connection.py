@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Generator
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from random import Random
 from time import monotonic
@@ -18,6 +19,7 @@ from client.session import SessionState
 from client.shell import Session
 from protocol import encode
 from protocol.client_messages import AudioFormat, Mode, Open, SpeechLanguage
+from protocol.media.opus import OpusUnavailableError, load_opuslib
 
 
 class Connect:
@@ -60,6 +62,8 @@ class Connect:
 
     async def _open(self) -> Session:
         url = stream_url(self._url)
+        if self._request.format == "auto" and self._decode and not _has_opus():
+            self._request = replace(self._request, format="pcm")
         try:
             async with asyncio.timeout(self._timeout):
                 socket = await open_socket(url, self._api_key)
@@ -121,3 +125,11 @@ def connect(
         url, request, api_key=api_key, decode=decode, open_timeout=open_timeout,
         resume=resume, reconnect_s=reconnect_s, on_notice=on_notice,
     )  # fmt: skip
+
+
+def _has_opus() -> bool:
+    try:
+        load_opuslib()
+    except OpusUnavailableError:
+        return False
+    return True

@@ -184,13 +184,15 @@ class Reconnecting:
         return self._pause * self._random.uniform(1 - JITTER, 1 + JITTER)
 
     def _stale(self, now: float) -> int | None:
-        """The attempt that makes way: not the oldest, and no young one."""
+        """The attempt that makes way: not the oldest, no young one, none that is open and may still ask."""
         fresh = max(FRESH_S, FRESH_ROUND_TRIPS * self.rtt_s)
-        candidates = [
-            n for n, attempt in self._attempts.items() if not attempt.connected and now - attempt.began >= fresh
-        ]
-        oldest = next(iter(self._attempts))
-        return next((number for number in candidates if number != oldest), None)
+        unanswered = 2 * (ANSWER_S + self.rtt_s)
+        for number, attempt in list(self._attempts.items())[1:]:
+            if attempt.asked is None and not attempt.connected and now - attempt.began >= fresh:
+                return number
+            if attempt.asked is not None and now - attempt.asked >= unanswered:
+                return number
+        return None
 
     def _spare(self) -> int | None:
         """The newest connection that is open and has not asked."""

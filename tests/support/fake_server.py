@@ -1,7 +1,8 @@
 """A small server for the client's tests: it speaks the protocol honestly, or breaks it in the one way a test asks for.
 
 Each character of text becomes `SAMPLES_PER_CHARACTER` samples whose values depend on their position; a segment ends at
-each full stop. It keeps to the acks: never more than `unacked_bytes` on the way, never past `max_lead_ms`.
+each full stop. It keeps to the acks: never more than `unacked_bytes` on the way, never past `max_lead_ms`. With
+`resume_ttl_ms` a session outlives its connection, and `resume` repeats what the client does not have.
 """
 
 import asyncio
@@ -49,7 +50,7 @@ def speech_of(position: int, text: str) -> bytes:
 class Behaviour:
     """What the server does wrong, or differently."""
 
-    fail_after: int | None = None  # frames of an utterance before it fails
+    fail_after: int | None = None  # frames of an utterance before it fails; once resumed, again after as many
     how: Callable[["FakeSession"], Awaitable[None]] | None = None  # what failing means
     first_answer: s.ServerMessage | None = None  # instead of `opened`
     api_key: str | None = None
@@ -59,6 +60,10 @@ class Behaviour:
     ignore_cancel: bool = False
     window: int = limits.TEXT_WINDOW_CHARS
     unacked_bytes: int = limits.MAX_UNACKED_BYTES
+    resume_ttl_ms: int = 0
+    resume_answer: s.ServerMessage | None = None  # instead of `resumed`
+    refuses: bool = False  # new connections, with HTTP 503
+    hangs: bool = False  # takes new connections, and says nothing on them
     queued: int = limits.MAX_QUEUED_UTTERANCES
     change_frame: Callable[[AudioFrame], AudioFrame] = lambda frame: frame
     change_event: Callable[[s.Event], s.Event] = lambda event: event
@@ -73,6 +78,12 @@ class FakeServer:
     messages: list[c.ClientMessage] = field(default_factory=list)
     sessions: list["FakeSession"] = field(default_factory=list)
     started: asyncio.Event = field(default_factory=asyncio.Event)  # some utterance was
+    connections: int = 0
+
+    def forget(self) -> None:
+        """What a restart without a store does to the sessions."""
+        for session in self.sessions:
+            session.end()
 
     def of(self, kind: type[c.ClientMessage]) -> list[Any]:
         """The messages of one type."""
@@ -99,8 +110,18 @@ class _Utterance:
 class FakeSession:
     """One client."""
 
-    def __init__(self, server: FakeServer, socket: ServerConnection) -> None:
+    def __init__(self, server: FakeServer, socket: ServerConnection, name: str) -> None:
         self.server = server
+        self.name = name
+        self.generation = 1
+        self.log: list[s.Event | AudioFrame] = []  # all that was made, in order
+        self.muted = False  # nothing of what is sent arrives
+        self.cursor = 0  # what of it was sent on the present connection
+        self.known = c.Resume(name, "token", 0, 1, 0, 0, 0)  # what the client had before that
+        self.sending = asyncio.Lock()
+        self.alive = True
+        self.tasks: list[asyncio.Task[None]] = []
+        self.failures = 0
         self.behaviour = server.behaviour
         self.socket = socket
         self.utterances: list[_Utterance] = []
@@ -115,11 +136,8 @@ class FakeSession:
         self.changed = asyncio.Event()
         self.encoder: Any = None
 
-    async def run(self) -> None:
+    async def open(self, first: c.Open) -> None:
         """Serves until the client goes."""
-        first = decode_client(await self.socket.recv(decode=True))
-        self.server.messages.append(first)
-        assert isinstance(first, c.Open)
         self.config = first
         if self.behaviour.first_answer is not None:
             await self.send(self.behaviour.first_answer)
@@ -134,6 +152,7 @@ class FakeSession:
             "queued_utterances": self.behaviour.queued,
             "unacked_bytes": self.behaviour.unacked_bytes,
             "idle_timeout_ms": 60_000,
+            "resume_ttl_ms": self.behaviour.resume_ttl_ms,
         }
         config = {
             "voice": first.voice or "fake",
@@ -141,16 +160,62 @@ class FakeSession:
             "sample_rate": first.sample_rate,
             "max_lead_ms": first.max_lead_ms,
         }
-        await self.send(s.Opened("fake", "token", 0, 1, config, bounds, pre_skip))
-        speaking = asyncio.create_task(self.speak())
-        beating = asyncio.create_task(self.beat())
+        await self.send(s.Opened(self.name, "token", 0, 1, config, bounds, pre_skip))
+        self.tasks = [asyncio.create_task(self.speak()), asyncio.create_task(self.beat())]
+        await self.read(self.socket)
+
+    async def resume(self, socket: ServerConnection, ask: c.Resume) -> None:
+        """Goes on with another connection."""
+        assert ask.generation_seen <= self.generation
+        self.socket.transport.abort()
+        async with self.sending:
+            self.generation += 1
+            self.socket = socket
+            self.muted = False
+            self.sent.clear()
+            self.cursor, self.known = 0, ask
+            for utterance in self.utterances:
+                utterance.wire = hashlib.sha256()
+            room = self.behaviour.window - self.unspoken
+            await self.send(
+                s.Resumed(self.generation, 0, ask.utterance, ask.next_sample, 0, "token", "stream", self.seq, room)
+            )
+        self.changed.set()
+        await self.catch_up()
+        await self.read(socket)
+
+    async def catch_up(self) -> None:
+        """Sends what was made and not yet sent on this connection."""
+        async with self.sending:
+            while self.cursor < len(self.log):
+                item = self.log[self.cursor]
+                self.cursor += 1
+                if isinstance(item, AudioFrame):
+                    if (item.utterance, item.end_sample) > (self.known.utterance, self.known.next_sample):
+                        self.of(item.utterance).wire.update(item.payload)
+                        await self.write(self.behaviour.change_frame(item).encode(self.generation))
+                elif item.event > self.known.events_seen:
+                    if isinstance(item, s.Done):
+                        item = dataclasses.replace(item, wire_digest=self.of(item.utterance).wire.hexdigest())
+                    await self.send(self.behaviour.change_event(item))
+
+    async def read(self, socket: ServerConnection) -> None:
+        """Takes what the client says, until its connection ends."""
         try:
-            async for data in self.socket:
+            async for data in socket:
                 await self.take(decode_client(data))
         finally:
-            for task in (speaking, beating):
-                task.cancel()
-            await asyncio.gather(speaking, beating, return_exceptions=True)
+            if not self.behaviour.resume_ttl_ms:
+                self.end()
+
+    def end(self) -> None:
+        """The session is gone."""
+        self.alive = False
+        for task in self.tasks:
+            task.cancel()
+
+    def of(self, number: int) -> _Utterance:
+        return next(utterance for utterance in self.utterances if utterance.number == number)
 
     async def take(self, message: c.ClientMessage) -> None:
         self.server.messages.append(message)
@@ -160,6 +225,8 @@ class FakeSession:
             self.changed.set()
             return
         if not isinstance(message, c.NUMBERED):
+            return
+        if message.seq <= self.seq:
             return
         assert message.seq == self.seq + 1
         self.seq = message.seq
@@ -311,9 +378,13 @@ class FakeSession:
 
     async def frame(self, utterance: _Utterance, frame: AudioFrame) -> None:
         behaviour = self.behaviour
-        if behaviour.fail_after is not None and utterance.frames >= behaviour.fail_after and behaviour.how is not None:
+        due = behaviour.fail_after is not None and utterance.frames >= behaviour.fail_after * (self.failures + 1)
+        if due and behaviour.how is not None:
+            self.failures += 1
+            generation = self.generation
             await behaviour.how(self)
-            await asyncio.Event().wait()
+            while self.generation == generation:
+                await self.wait()
         if behaviour.frame_delay_s:
             await asyncio.sleep(behaviour.frame_delay_s)
         while not utterance.cancelled and not self.may_send(utterance, frame):
@@ -321,10 +392,10 @@ class FakeSession:
         if utterance.cancelled:
             return
         utterance.frames += 1
-        utterance.wire.update(frame.payload)
         self.sent.append(((utterance.number, frame.end_sample), len(frame.payload)))
         self.peak_unacked = max(self.peak_unacked, sum(size for _, size in self.sent))
-        await self.socket.send(behaviour.change_frame(frame).encode(1))
+        self.log.append(frame)
+        await self.catch_up()
 
     def may_send(self, utterance: _Utterance, frame: AudioFrame) -> bool:
         if self.sent and sum(size for _, size in self.sent) + len(frame.payload) > self.behaviour.unacked_bytes:
@@ -339,10 +410,19 @@ class FakeSession:
 
     async def emit(self, event: Any) -> None:
         self.event += 1
-        await self.send(self.behaviour.change_event(dataclasses.replace(event, event=self.event)))
+        self.log.append(dataclasses.replace(event, event=self.event))
+        await self.catch_up()
 
     async def send(self, message: s.ServerMessage) -> None:
-        await self.socket.send(encode(message))
+        await self.write(encode(message))
+
+    async def write(self, data: str | bytes) -> None:
+        try:
+            if not self.muted:
+                await self.socket.send(data)
+        except ConnectionClosed:
+            if not self.behaviour.resume_ttl_ms:
+                raise
 
     async def beat(self) -> None:
         while not self.behaviour.no_heartbeat:
@@ -360,17 +440,33 @@ async def fake_server(behaviour: Behaviour | None = None) -> AsyncIterator[FakeS
     server = FakeServer("", behaviour or Behaviour())
 
     async def handle(socket: ServerConnection) -> None:
-        session = FakeSession(server, socket)
-        server.sessions.append(session)
+        server.connections += 1
         try:
-            await session.run()
+            while True:
+                first = decode_client(await socket.recv(decode=True))
+                server.messages.append(first)
+                if server.behaviour.hangs:
+                    await socket.wait_closed()
+                    return None
+                if isinstance(first, c.Open):
+                    session = FakeSession(server, socket, f"fake-{len(server.sessions)}")
+                    server.sessions.append(session)
+                    return await session.open(first)
+                assert isinstance(first, c.Resume)
+                kept = next((x for x in server.sessions if x.name == first.session and x.alive), None)
+                answer = server.behaviour.resume_answer
+                if kept is not None and answer is None:
+                    return await kept.resume(socket, first)
+                await socket.send(encode(answer or s.ResumeFailed("unknown")))
         except ConnectionClosed:
-            pass
+            return None
 
     def answer_http(_: ServerConnection, request: Request) -> Response | None:
         key = server.behaviour.api_key
         if key is not None and request.headers.get("Authorization") != f"Bearer {key}":
             return _response(HTTPStatus.UNAUTHORIZED, b"who are you?")
+        if server.behaviour.refuses:
+            return _response(HTTPStatus.SERVICE_UNAVAILABLE, b"full")
         if request.path == "/v1/voices":
             return _response(HTTPStatus.OK, json.dumps(VOICES).encode())
         if request.path != "/v1/stream":
@@ -387,7 +483,10 @@ async def fake_server(behaviour: Behaviour | None = None) -> AsyncIterator[FakeS
     ) as listener:
         port = next(iter(listener.sockets)).getsockname()[1]
         server.url = f"ws://127.0.0.1:{port}"
-        yield server
+        try:
+            yield server
+        finally:
+            server.forget()
 
 
 def _response(status: HTTPStatus, body: bytes) -> Response:
