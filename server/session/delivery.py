@@ -48,7 +48,7 @@ class Delivery:
             oldest_unacked_at=self.flow.oldest_sent_at,
             waiting=ring.audio_waits and not paused,
             lead_s=max(0.0, self.lead_s),
-            playing=self.flow.lead > 0 and not paused,
+            playing=not paused,
         )
 
     # ---- sending ----
@@ -150,18 +150,28 @@ class Delivery:
 
     def consider(self, now: float, paused: bool, utterance: int, at_sample: int) -> bool:
         """Decide on the mode; a switch is told to the client. Returns whether there was one."""
-        switch = self.link.decide(now, self.load(paused))
+        switch = self._decide(now, paused)
         if switch is None:
             return False
-        self.switches_made += 1
-        if self.on_switch is not None:
-            self.on_switch(switch)
         self.ring.insert([s.ModeChange(0, utterance, switch.mode, switch.reason, at_sample)])
         return True
 
+    def _decide(self, now: float, paused: bool) -> Switch | None:
+        switch = self.link.decide(now, self.load(paused))
+        if switch is not None:
+            self.switches_made += 1
+            if self.on_switch is not None:
+                self.on_switch(switch)
+        return switch
+
     # ---- a new connection ----
 
-    def rewind(self, place: Place, events_seen: int, preroll: int | None, now: float) -> None:
+    def attached(self, now: float, paused: bool) -> None:
+        """A new connection carries the session; `resumed.mode` tells the mode that follows from that."""
+        self.link.attached(now, resumed=True)
+        self._decide(now, paused)
+
+    def rewind(self, place: Place, events_seen: int, preroll: int | None) -> None:
         """Go on for a client that has this much. Raises RangeError, and then nothing has changed."""
         self.ring.check(place, events_seen, self.event)
         self._resent_until = max(self._resent_until, self.ring.last_sent)
@@ -169,7 +179,6 @@ class Delivery:
         self.flow.restart(*place)
         self._wire.clear()
         self._reset = place[0] if preroll is not None else None
-        self.link.attached(now, resumed=True)
 
 
 def _may_go_on(frame: AudioFrame) -> bool:

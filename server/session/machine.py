@@ -627,6 +627,7 @@ class Session:
             self._continue(message, self._restored)
         else:
             self._rewind(message)
+        self._delivery.attached(now, self._paused)
         self.generation = max(self.generation, message.generation_seen) + 1
         self._token_hashes = [_hashed(new_token), _hashed(message.token)]  # the answer may be lost: then it comes again
         self._answers_after = self.log.add(journal.TOKEN, *self._token_hashes, self.generation)
@@ -654,7 +655,7 @@ class Session:
         preroll = self.config.open.sample_rate * limits.OPUS_PREROLL_MS // 1000
         lost_decoder = opus and not message.have_decoder and message.next_sample > 0
         try:
-            self._delivery.rewind(place, message.events_seen, preroll if lost_decoder else None, self._now)
+            self._delivery.rewind(place, message.events_seen, preroll if lost_decoder else None)
         except RangeError:
             raise ResumeRefused("range") from None
         waiting = {each.item.utterance for each in self._delivery.ring.following() if isinstance(each.item, s.Done)}
@@ -699,7 +700,6 @@ class Session:
         self._delivery.event = message.events_seen
         self._delivery.ring.begin((number, position), message.events_seen)
         self._delivery.flow.restart(number, position)
-        self._delivery.link.attached(self._now, resumed=True)
         restored.expect(number, start, heard)
 
     def _code_from(self, utterance: Utterance, position: int) -> int:

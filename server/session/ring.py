@@ -230,7 +230,7 @@ class Ring:
                 continue
             if item.codec is Codec.PCM and (item.utterance, item.first_sample) < place < _end(item):
                 self.bytes -= entry.size
-                entry = _split(entry, place[1] - item.first_sample)[1]  # noqa: PLW2901  # what is left of it
+                entry = _split(entry, place[1] - item.first_sample)[1]
                 self.bytes += entry.size
             again.append(entry)
         if preroll is not None:

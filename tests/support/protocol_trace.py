@@ -1,7 +1,7 @@
 """Replays the traces of docs/protocol.md against the session machine, so that they stay true.
 
 A trace has lines `C: MESSAGE` (what the client sends), `S: MESSAGE` or `S: [audio ...]` or `S: [close ...]` (what the
-server answers), `-- N ms` (time passes) and `# ...` (a remark). Client lines that follow each other are sent at once.
+server answers), `-- N ms` (time passes), `-- the connection breaks` and `# ...` (a remark). Client lines that follow each other are sent at once.
 An indented line continues the one before. `…` in a server line stands for anything.
 """
 
@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
+from protocol import client_messages as c
 from protocol import server_messages as s
 from protocol.codec import decode_client, encode
 from protocol.errors import ProtocolError, close_reason
@@ -20,6 +21,7 @@ from tests.support.session_driver import Driver
 
 WORD_MS: Final = 200
 MARK_MS: Final = 100
+BREAK: Final = "-- the connection breaks"
 WHOLE: Final = 1_000_000  # samples: a segment is rendered at once
 _TOKEN: Final = re.compile(r"[A-Za-z']+|[\u4e00-\u9fff]|[,.!?，。！？]")
 
@@ -58,10 +60,13 @@ def replay(lines: list[str]) -> list[str]:
             if sent:
                 found += player.answers()
             found.append(line)
+            sent = False
+            if line == BREAK:
+                player.driver.session.detach(player.driver.now)
+                continue
             match = re.fullmatch(r"-- (\d+) ms", line)
             assert match, f"not a line of a trace: {line}"
             found += player.wait(int(match[1]) / 1000)
-            sent = False
     return found + (player.answers() if sent else [])
 
 
@@ -88,8 +93,13 @@ class _Player:
 
     def send(self, text: str) -> None:
         assert self.failure is None, f"sent after an error: {text}"
+        message, session = decode_client(text), self.driver.session
         try:
-            self.driver.session.receive(decode_client(text), self.driver.now)
+            if isinstance(message, c.Resume):
+                assert session.accepts(message.token)
+                session.resume(message, "8sVtY2eX", self.driver.now)
+            else:
+                session.receive(message, self.driver.now)
         except ProtocolError as error:
             self.failure = error
 

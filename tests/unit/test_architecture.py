@@ -19,6 +19,7 @@ PURE = (
     "protocol",
     "server/audio",
     "server/gateway/request_head.py",
+    "server/link",
     "server/session",
     "server/text",
     "client/acks.py",

@@ -18,6 +18,8 @@ from protocol.codec import decode_client, decode_server
 from protocol.errors import ERRORS, CloseCode
 from protocol.fields import CHECK
 from protocol.frames import HEADER, VERSION, Codec, FrameFlag, decode_frame
+from server.gateway.websocket import MAX_REFUSALS
+from server.link import TRIGGERS
 from server.session import Policy
 from server.session.states import ALLOWED, State
 from server.text.tokens import CutCause
@@ -28,6 +30,7 @@ from tests.support.session_driver import Driver
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")
 HEADER_FIELDS = ("version", "codec", "flags", "generation", "utterance", "first_sample", "count", "crc")
+REASONS = [trigger.reason for trigger in TRIGGERS] + ["recovered", "idle"]
 BOUNDS = {str(limits.U53): "2^53-1", str(limits.U32): "2^32-1"}
 
 
@@ -109,6 +112,7 @@ def test_every_name_that_is_mentioned_exists() -> None:
     known |= {row[0].strip("`") for row in table("`done`", 1)}
     known |= {word for cls in MESSAGES for f in dataclasses.fields(cls) for word in re.findall(r"\w+", value_of(f))}
     known |= set(re.findall(r"`(\w+)`", section("Test vectors"))) | {"type", "websockets"}
+    known |= set(REASONS)
     mentioned = re.findall(r"`([a-z_]+)`", TEXT.split("\n## Traces\n")[0])
     assert set(mentioned) - known == {"_ms"}
 
@@ -215,6 +219,9 @@ def test_numbers_in_the_text_are_those_of_the_code() -> None:
         f"at least every {limits.ACK_TIMER_S * 1000:g} ms",
         f"more than one every {limits.ACK_INTERVAL_S * 1000:g} ms",
         f"after {limits.ACK_BYTES} bytes",
+        f"every {limits.RESUME_ATTEMPT_S:g} s, varied by 20 %, for {limits.RESUME_RUSH_S:g} seconds",
+        f"up to {limits.OPUS_PREROLL_MS} ms earlier",
+        f"after {MAX_REFUSALS} failures",
         f"at most {limits.MAX_CLOSE_REASON_BYTES} bytes",
         f"{Policy('').open_timeout_s:g} s, a setting",
         f"`{STREAM_PATH}`",
@@ -226,6 +233,15 @@ def test_numbers_in_the_text_are_those_of_the_code() -> None:
 def test_the_causes_of_cuts_are_listed() -> None:
     cell = next(row[3] for row in table("`segment_begin`") if row[0] == "`cause`")
     assert set(re.findall(r"`(\w+)`", cell)) - {"end"} == {cause.value for cause in CutCause} - {"end"}
+
+
+def test_the_reasons_of_modes_are_those_of_the_code() -> None:
+    listed = re.findall(r"^\| `(\w+)` \|", section("Modes"), re.MULTILINE)
+    assert sorted([*listed, "recovered", "idle"]) == sorted(REASONS)
+
+
+def test_the_reasons_of_a_failed_resume_are_listed() -> None:
+    assert sorted(row[0].strip("`") for row in table("Resuming")) == sorted(s.RESUME_FAILURES)
 
 
 def test_links_lead_somewhere() -> None:
@@ -240,7 +256,7 @@ TRACES = re.findall(r"^### ([^\n]+)\n(?:(?!\n#).)*?```trace\n(.*?)```", TEXT, re
 
 
 def test_all_traces_are_found() -> None:
-    assert len(TRACES) == TEXT.count("```trace") == 5
+    assert len(TRACES) == TEXT.count("```trace") == 6
 
 
 @pytest.mark.parametrize(("title", "block"), TRACES, ids=[title for title, _ in TRACES])
@@ -260,5 +276,5 @@ def test_a_trace_decodes_and_counts_well(title: str, block: str) -> None:
     numbers = [message.seq for message in seqs if isinstance(message, c.NUMBERED)]
     assert numbers == list(range(1, len(numbers) + 1))
     sent = [decode_server(line[3:]) for line in replay(written) if line.startswith("S: {")]
-    events = [message.event for message in sent if isinstance(message, s.EVENTS)]
+    events = dict.fromkeys(message.event for message in sent if isinstance(message, s.EVENTS))  # some come twice
     assert all(after == before + 1 for before, after in pairwise(events))
