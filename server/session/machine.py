@@ -5,13 +5,11 @@ to render (`next_work`) and what to send (`next_outgoing`). Times are seconds on
 method may raise ProtocolError: the session is then over, and the shell says so to the client and closes.
 """
 
-from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from hashlib import sha256
 from hmac import compare_digest
 from typing import Any, Final
-from zlib import crc32
 
 from protocol import client_messages as c
 from protocol import limits
@@ -19,44 +17,24 @@ from protocol import server_messages as s
 from protocol.codec import encode
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.frames import AudioFrame, Codec
-from server.audio.wire import CodedAudio, WireCoder
-from server.engines.base import Capabilities, EngineError, RenderPlan
-from server.engines.rendering import RenderedChunk
-from server.link import Mode, Switch
+from server.engines.base import Capabilities
+from server.link import Switch
 from server.session import journal
 from server.session.answers import MAX_ANSWERS, Answers
-from server.session.config import SessionConfig, configure
+from server.session.config import configure
 from server.session.delivery import Delivery
-from server.session.journal import SessionLog
-from server.session.resuming import Restored, ResumeRefused
-from server.session.ring import RangeError, Ring
+from server.session.policy import Policy
+from server.session.rendering import RenderingSide
+from server.session.resuming import ResumeRefused
+from server.session.ring import RangeError
 from server.session.states import State, check_allowed
 from server.session.utterance import Utterance, speech_of
-from server.session.work import FinishUtterance, SpeakSegment, Work
 from server.text.segmenter import Segmenter, SegmentLimits
 
-COLLECTING_SLACK_S: Final = 30.0  # urgency of a client without `max_lead_ms`: behind everyone who listens
-BITRATE_HEADROOM: Final = 2.0  # in block mode Opus gets smaller where the link carries less than this times its rate
-PCM_HEADROOM: Final = 1.3  # format auto falls to Opus where the link carries less than this times PCM
 SEND_ROOM_AFTER: Final = limits.TEXT_WINDOW_CHARS // 4  # tell a waiting writer once this much room came back
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """The server's side of a session. Times in seconds."""
-
-    default_voice: str
-    open_timeout_s: float = 10.0
-    idle_timeout_s: float = 300.0
-    stall_timeout_s: float = 60.0
-    read_ahead_ms: int = 10_000  # audio rendered and not yet sent
-    ring_ms: int = 30_000  # audio rendered and not yet confirmed
-    detach_after_s: float = 4.0  # audio unacked and nothing heard for so long: the connection is dead
-    resume_ttl_s: float = 120.0  # how long a session without connection is kept; 0: not at all
-    resume_idle_ttl_s: float = 10.0  # the same where the client has everything
-
-
-class Session:
+class Session(RenderingSide):
     """See the module text."""
 
     def __init__(
@@ -70,26 +48,23 @@ class Session:
         recorded: bool = False,
         principal: str = "",
     ) -> None:
+        super().__init__(policy, now, recorded=recorded)
         self.id = session_id
         self.principal = principal  # whose it is, once that is known
         self.state = State.AWAITING_OPEN
         self.generation = 1
         self.epoch = 0
-        self.config: SessionConfig | None = None
         self.attached = True
         self.dead = False  # the connection takes nothing and says nothing: the shell should abort it
         self.utterances = 0  # finished or cancelled
         self.resumes = 0
         self.chars = 0
         self.first_audio_ms: float | None = None  # of the session's first utterance, see `pop_first_audio`
-        self.log = SessionLog(recorded)
         self.on_switch: Callable[[Switch], None] | None = None  # told of each change of the mode
         self._first_audio: float | None = None
-        self._policy = policy
         self._capabilities = capabilities
         self._token = token
         self._token_hashes = [_hashed(token)]  # the newest, then the one it was given for until the newest was used
-        self._now = now
         self._opened_at = now
         self._heard_from_at = now
         self._sent_at = now
@@ -104,12 +79,7 @@ class Session:
         self._utterance_seen = 0
         self._paused = False
         self._writing: Utterance | None = None
-        self._speaking: deque[Utterance] = deque()  # not fully rendered; the first is in hand
-        self._sending: dict[int, Utterance] = {}  # not fully sent or not fully heard
-        self._work: Work | None = None
         self._answers = Answers()
-        self._delivery = Delivery(now, pinned="stream", max_lead=None, sample_rate=1)
-        self._restored: Restored | None = None  # made from a journal, and not yet continued
 
     # ---- messages in ----
 
@@ -287,12 +257,6 @@ class Session:
             played = 0  # what is queued behind it was not heard at all
         self._delivery.ring.insert(answers, self.log.made)
 
-    def _timeline_sample(self, utterance: Utterance, position: int) -> int:
-        """The timeline sample at a frame's position."""
-        assert self.config is not None
-        coded = self.config.codec is Codec.OPUS or (utterance.opus_from is not None and position > utterance.opus_from)
-        return max(0, position - self.config.pre_skip) if coded else position
-
     def _drop(self, utterance: Utterance) -> None:
         """Forget everything about an utterance that is not sent yet."""
         if self._work is not None and self._work.utterance == utterance.id:
@@ -356,169 +320,10 @@ class Session:
                 self._delivery.flow.heard(utterance.id)
                 self.log.add(journal.GONE, utterance.id)
 
-    # ---- rendering ----
-
-    def next_work(self, now: float) -> Work | None:
-        """What to render next; None while there is nothing to say, no room, or work in hand already."""
-        self._now = now
-        if self._work is not None or not self._speaking or not self.wants_audio:
-            return None
-        utterance = self._speaking[0]
-        self._work = utterance.next_work(RenderPlan(mode=self.mode))
-        if self._work is None or isinstance(self._work, FinishUtterance):
-            return self._work
-        record = utterance.record
-        assert record is not None
-        if not record.planned:
-            self.log.add(
-                journal.SEGMENT, utterance.id, record.id, record.start, record.end, record.first_sample,
-                record.plan.mode, record.plan.chunk_ms,
-            )  # fmt: skip
-        if utterance.first_work_at is None and isinstance(self._work, SpeakSegment):
-            utterance.first_work_at = now
-        return self._work
-
-    @property
-    def mode(self) -> Mode:
-        """How audio is rendered and sent now."""
-        return self._delivery.mode
-
-    @property
-    def wants_audio(self) -> bool:
-        """Whether rendered audio may be added: the rest waits in the engine, not in memory."""
-        ring = self._delivery.ring
-        if self.config is None or ring.full_of_events or (self._restored is not None and not self._restored.continued):
-            return False
-        rate = self.config.open.sample_rate
-        if (ring.samples + ring.kept_samples) * 1000 >= self._policy.ring_ms * rate:
-            return False
-        return ring.samples * 1000 < self._policy.read_ahead_ms * rate
-
-    @property
-    def slack_s(self) -> float:
-        """Seconds until the listener runs dry, as far as known; a client that only collects audio is in no hurry."""
-        if self.config is None:
-            return 0.0
-        if self._delivery.flow.max_lead is None:
-            return COLLECTING_SLACK_S
-        return max(0, self._delivery.ring.samples + self._delivery.flow.lead) / self.config.open.sample_rate
-
-    def is_current(self, work: Work) -> bool:
-        """Whether this work is still wanted; False after a cancel."""
-        return work is self._work
-
-    def coder(self, work: Work) -> WireCoder:
-        """A coder for the utterance of this work. Raises OpusUnavailableError."""
-        assert self.config is not None
-        utterance = self._sending.get(work.utterance)
-        if utterance is None:  # cancelled meanwhile
-            return self.config.coder.make()
-        return self.config.coder.make(start=utterance.coded, opus=utterance.opus_from is not None)
-
-    def coder_wish(self) -> tuple[int, bool]:
-        """Bit/s of Opus that suit the link, and whether PCM that may should become Opus."""
-        assert self.config is not None
-        rate, goodput = self.config.open.sample_rate, self._delivery.link.goodput
-        bitrate = self.config.bitrate
-        if self.mode != "block":
-            return bitrate, False
-        if self.config.open.bitrate is None and goodput is not None and goodput < BITRATE_HEADROOM * bitrate / 8:
-            bitrate = limits.LOW_BITRATE
-        max_lead = self._delivery.flow.max_lead
-        starved = max_lead is None or self._delivery.flow.lead < max_lead // 2
-        too_slow = goodput is not None and goodput < PCM_HEADROOM * 2 * rate
-        return bitrate, self.config.auto and starved and too_slow and self._delivery.ring.audio_waits
-
-    def fresh(self, work: Work, pcm: bytes) -> bytes | memoryview:
-        """The part of the next rendered samples that is to be coded: all, but after a restart."""
-        if not self.is_current(work):
-            return pcm
-        utterance = self._speaking[0]
-        known = utterance.code_from - utterance.samples
-        return pcm if known <= 0 else memoryview(pcm)[2 * known :]
-
-    def place(self, work: Work, chunk: RenderedChunk, coded: Sequence[CodedAudio], now: float) -> None:
-        """Put rendered audio on the timeline, with the frames it was coded into (later audio may complete a frame)."""
-        if not self.is_current(work):
-            return
-        self._now = now
-        utterance = self._speaking[0]
-        self._begin_segment(utterance)
-        record_id = utterance.segments
-        first = utterance.samples
-        words = utterance.place(chunk)
-        record = self.log.made
-        if self.log.enabled and not self._recorded_before(utterance, first, chunk.pcm):
-            record = self.log.add(journal.CRC, utterance.id, utterance.samples, crc32(chunk.pcm))
-        if words and self.config is not None and self.config.open.timings:
-            self._delivery.ring.add(s.Timing(0, utterance.id, record_id, words), record)
-        self._add_frames(utterance, coded, record)
-
-    def _recorded_before(self, utterance: Utterance, first_sample: int, pcm: bytes) -> bool:
-        """Whether another process rendered this already. Raises ResumeRefused where it came out differently."""
-        restored = self._restored
-        if restored is None:
-            return False
-        if not restored.verified:
-            restored.rendered(utterance.id, first_sample, pcm)
-            if self.verified and self.attached:
-                self._tell_resumed()
-        return restored.knows(utterance.id, utterance.samples)
-
-    def complete(self, work: Work, coded: Sequence[CodedAudio], now: float) -> None:
-        """The work is finished."""
-        if not self.is_current(work):
-            return
-        self._now = now
-        self._work = None
-        utterance = self._speaking[0]
-        if isinstance(work, FinishUtterance):
-            self._add_frames(utterance, coded, self.log.made)
-            self._speaking.popleft()
-            done = s.Done(0, utterance.id, utterance.samples, utterance.digest, "", utterance.statistics(now))
-            record = self.log.add(journal.DONE, utterance.id, done.samples, done.digest, done.statistics)
-            self._delivery.ring.add(done, record)
-            return
-        self._begin_segment(utterance)
-        segment = utterance.close_segment()
-        digest = segment.digest.hexdigest()
-        record = self.log.made
-        if not segment.recorded:
-            record = self.log.add(journal.END, utterance.id, segment.id, segment.samples, digest)
-        self._add_frames(utterance, coded, record)
-        self._delivery.ring.add(s.SegmentEnd(0, utterance.id, segment.id, segment.samples, digest), record)
-
     @property
     def answers_full(self) -> bool:
         """Whether so many answers wait to be sent that no more messages should be read."""
         return len(self._answers) + self._delivery.ring.cancelled_wait >= MAX_ANSWERS
-
-    def failed(self, work: Work, error: Exception) -> ProtocolError:
-        """The error that ends the session because `work` could not be done."""
-        record = self._speaking[0].record if self.is_current(work) and self._speaking else None
-        where = f"text [{record.start}, {record.end}) of utterance {work.utterance}: " if record else ""
-        retryable = error.transient if isinstance(error, EngineError) else True
-        return ProtocolError(ErrorCode.ENGINE_FAILED, f"{where}{error}"[:2_000], retryable=retryable)
-
-    def _begin_segment(self, utterance: Utterance) -> None:
-        record = utterance.record
-        if record is not None and not record.begun:
-            record.begun = True
-            begin = s.SegmentBegin(
-                0, utterance.id, record.id, record.start, record.end, record.first_sample, record.cause, record.kind
-            )
-            self._delivery.ring.add(begin, self.log.made)
-
-    def _add_frames(self, utterance: Utterance, coded: Sequence[CodedAudio], record: int) -> None:
-        assert self.config is not None
-        for audio in coded:
-            first = utterance.coded if audio.first_sample is None else audio.first_sample
-            if audio.codec is Codec.OPUS and self.config.codec is Codec.PCM and utterance.opus_from is None:
-                utterance.opus_from = utterance.coded
-                record = self.log.add(journal.CODEC, utterance.id, utterance.coded)
-            frame = AudioFrame(audio.codec, utterance.id, first, audio.count, audio.payload, audio.flags)
-            self._delivery.ring.add(frame, record)
-            utterance.coded = first + audio.count
 
     # ---- messages out ----
 
@@ -623,10 +428,7 @@ class Session:
             raise ResumeRefused("epoch")
         if message.generation_seen > self.generation or message.played_sample > message.next_sample:
             raise ResumeRefused("range")
-        if self._restored is not None and not self._restored.continued:
-            self._continue(message, self._restored)
-        else:
-            self._rewind(message)
+        self._go_on(message)
         self._delivery.attached(now, self._paused)
         self.generation = max(self.generation, message.generation_seen) + 1
         self._token_hashes = [_hashed(new_token), _hashed(message.token)]  # the answer may be lost: then it comes again
@@ -645,9 +447,10 @@ class Session:
     @property
     def verified(self) -> bool:
         """False while a session from a journal has still to prove that it goes on with the same audio."""
-        return self._restored is None or self._restored.verified
+        return True
 
-    def _rewind(self, message: c.Resume) -> None:
+    def _go_on(self, message: c.Resume) -> None:
+        """Find what the client lacks. Raises ResumeRefused, and then nothing has changed."""
         assert self.config is not None
         place = (message.utterance, message.next_sample)
         current = self._sending.get(message.utterance)
@@ -670,87 +473,6 @@ class Session:
             if utterance.done_sent and utterance.id in waiting:
                 utterance.done_sent = False
                 self.utterances -= 1
-
-    def _continue(self, message: c.Resume, restored: Restored) -> None:
-        """Find what to render again so that the audio goes on at the client's next sample."""
-        assert self.config is not None
-        number, position = message.utterance, message.next_sample
-        if number > self._utterance_seen:
-            raise ResumeRefused("range")
-        current = self._sending.get(number)
-        heard = 0 if current is None else self._timeline_sample(current, position)
-        known = restored.utterances.get(number)
-        if current is not None and heard > (known.end if known else 0):
-            raise ResumeRefused("epoch", number, known.text_position(heard) if known else 0)
-        for earlier in [each for each in self._sending.values() if each.id < number]:
-            self._drop(earlier)
-        start = 0 if current is None else self._code_from(current, position)
-        for utterance in self._sending.values():
-            before = restored.utterances.get(utterance.id)
-            if before is not None:
-                begin = before.prepare(utterance, start if utterance is current else 0)
-                start = begin if utterance is current else start
-        for settled, before in restored.utterances.items():  # the client may lack their `done`
-            if before.done is not None and settled >= number and settled not in self._sending:
-                self._delivery.ring.add(before.done)
-        self._speaking = deque(self._sending.values())
-        if current is not None:
-            current.sent = current.acked = position
-            current.heard = message.played_sample
-        self._delivery.event = message.events_seen
-        self._delivery.ring.begin((number, position), message.events_seen)
-        self._delivery.flow.restart(number, position)
-        restored.expect(number, start, heard)
-
-    def _code_from(self, utterance: Utterance, position: int) -> int:
-        """Let the coder begin so that the client can go on at `position`. Returns the first sample it needs."""
-        assert self.config is not None
-        if utterance.opus_from is not None and position <= utterance.opus_from:
-            utterance.opus_from = None  # the client got no Opus yet
-        if self.config.codec is Codec.OPUS or utterance.opus_from is not None:
-            packet = self.config.coder.samples_per_packet
-            preroll = self.config.open.sample_rate * limits.OPUS_PREROLL_MS // 1000
-            position = max(0, position // packet - -(-preroll // packet)) * packet
-        utterance.coded = utterance.code_from = position
-        return position
-
-    # ---- from a journal, see `restore` ----
-
-    def begin_restored(self, message: c.ClientMessage, restored: Restored, hashes: list[str], epoch: int) -> None:
-        """What `open` did."""
-        assert isinstance(message, c.Open)
-        self._begin(message)
-        self._restored, self._token_hashes, self.epoch = restored, hashes, epoch
-        self.attached = False
-
-    def take_again(self, message: c.ClientMessage) -> None:
-        """A numbered message that was taken before."""
-        assert isinstance(message, c.NUMBERED)
-        self._numbered(message)
-        self._seq = self._seq_acked = message.seq
-
-    def unfinished_utterance(self, number: int) -> Utterance | None:
-        """One that was neither cancelled nor heard to its end."""
-        return self._sending.get(number)
-
-    def rendered_before(self, number: int) -> None:
-        """All of an utterance was rendered."""
-        self._speaking = deque(each for each in self._speaking if each.id != number)
-
-    def acked_before(self, number: int, next_sample: int, played_sample: int, *, complete: bool) -> None:
-        """What the client had; `complete`: nothing was on the way."""
-        if (utterance := self._sending.get(number)) is not None:
-            utterance.acked, utterance.heard = next_sample, played_sample
-        if complete:  # so every `cancelled`, too
-            self._delivery.ring = Ring()
-
-    def gone_before(self, number: int) -> None:
-        """An utterance was settled."""
-        self._sending.pop(number, None)
-
-    def token_before(self, hashes: list[str], generation: int) -> None:
-        """A client had come back."""
-        self._token_hashes, self.generation = hashes, generation
 
     def _tell_resumed(self) -> None:
         message = self._resumed_from

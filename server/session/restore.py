@@ -1,15 +1,21 @@
 """A session from its journal: the text is cut again exactly as before; its audio waits until the client comes back."""
 
+from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
+from protocol import client_messages as c
+from protocol import limits
 from protocol.codec import decode_client
 from protocol.errors import ProtocolError
+from protocol.frames import Codec
 from protocol.server_messages import Done
 from server.engines.base import Capabilities, RenderPlan
 from server.session import journal
-from server.session.machine import Policy, Session
-from server.session.resuming import KnownSegment, KnownUtterance, Restored
+from server.session.machine import Session
+from server.session.policy import Policy
+from server.session.resuming import KnownSegment, KnownUtterance, Restored, ResumeRefused
+from server.session.ring import Ring
 from server.session.utterance import Utterance
 
 
@@ -17,30 +23,141 @@ class CannotRestore(ValueError):
     """A journal does not hold together, or asks for what this server no longer has."""
 
 
-def restore(lines: Iterable[bytes], policy: Policy, capabilities: Capabilities, *, epoch: int, now: float) -> Session:
+def restore(
+    lines: Iterable[bytes], policy: Policy, capabilities: Capabilities, *, epoch: int, now: float
+) -> "RestoredSession":
     """The session, without a connection. Raises CannotRestore."""
     try:
         records = [journal.read(line) for line in lines]
         if not records or records[0][0] != journal.OPEN:
             raise ValueError("it does not begin with `open`")
-        return _Restoring(records[0][1], policy, capabilities, epoch, now).replay(records[1:])
+        session = RestoredSession(records[0][1], policy, capabilities, epoch, now)
+        _Replay(session).run(records[1:])
+        return session
     except (ValueError, TypeError, KeyError, IndexError, AssertionError, ProtocolError) as error:
         raise CannotRestore(f"the journal cannot be used: {error}") from error
 
 
-class _Restoring:
+class RestoredSession(Session):
+    """A session that another process began. Until its client comes back it renders nothing; then it renders again what
+    that client had begun to hear, and goes on where the two agree.
+    """
+
     def __init__(self, opened: list[Any], policy: Policy, capabilities: Capabilities, epoch: int, now: float) -> None:
         session_id, principal, message, token_hash = opened
-        self.restored = Restored()
-        self.session = Session(
+        super().__init__(
             policy, capabilities, session_id=session_id, token="", now=now, recorded=True, principal=principal
         )
-        self.session.begin_restored(decode_client(message), self.restored, [token_hash], epoch)
+        accepted = decode_client(message)
+        if not isinstance(accepted, c.Open):
+            raise ValueError("it does not begin with `open`")
+        self._begin(accepted)
+        self._token_hashes, self.epoch, self.attached = [token_hash], epoch, False
+        self.restored = Restored()
 
-    def replay(self, records: list[tuple[str, list[Any]]]) -> Session:
+    @property
+    def verified(self) -> bool:
+        """Whether the client may hear what is rendered."""
+        return self.restored.verified
+
+    @property
+    def wants_audio(self) -> bool:
+        """Not before a client has come back."""
+        return self.restored.continued and super().wants_audio
+
+    def _recorded_before(self, utterance: Utterance, first_sample: int, pcm: bytes) -> bool:
+        if self.restored.agrees_now(utterance.id, first_sample, pcm) and self.attached:
+            self._tell_resumed()
+        return self.restored.knows(utterance.id, utterance.samples)
+
+    def _go_on(self, message: c.Resume) -> None:
+        """Find what to render again so that the audio goes on at the client's next sample."""
+        restored = self.restored
+        if restored.continued:
+            super()._go_on(message)
+            return
+        number, position = message.utterance, message.next_sample
+        if number > self._utterance_seen:
+            raise ResumeRefused("range")
+        current = self._sending.get(number)
+        heard = 0 if current is None else self._timeline_sample(current, position)
+        known = restored.utterances.get(number)
+        if current is not None and heard > (known.end if known else 0):
+            raise ResumeRefused("epoch", number, known.text_position(heard) if known else 0)
+        for earlier in [each for each in self._sending.values() if each.id < number]:
+            self._drop(earlier)
+        start = 0 if current is None else self._code_from(current, position)
+        for utterance in self._sending.values():
+            before = restored.utterances.get(utterance.id)
+            if before is not None:
+                begin = before.prepare(utterance, start if utterance is current else 0)
+                start = begin if utterance is current else start
+        for settled, before in restored.utterances.items():  # the client may lack their `done`
+            if before.done is not None and settled >= number and settled not in self._sending:
+                self._delivery.ring.add(before.done)
+        self._speaking = deque(self._sending.values())
+        if current is not None:
+            current.sent = current.acked = position
+            current.heard = message.played_sample
+        self._delivery.event = message.events_seen
+        self._delivery.ring.begin((number, position), message.events_seen)
+        self._delivery.flow.restart(number, position)
+        restored.expect(number, start, heard)
+
+    def _code_from(self, utterance: Utterance, position: int) -> int:
+        """Let the coder begin so that the client can go on at `position`. Returns the first sample it needs."""
+        assert self.config is not None
+        if utterance.opus_from is not None and position <= utterance.opus_from:
+            utterance.opus_from = None  # the client got no Opus yet
+        if self.config.codec is Codec.OPUS or utterance.opus_from is not None:
+            packet = self.config.coder.samples_per_packet
+            preroll = self.config.open.sample_rate * limits.OPUS_PREROLL_MS // 1000
+            position = max(0, position // packet - -(-preroll // packet)) * packet
+        utterance.coded = utterance.code_from = position
+        return position
+
+    # ---- from the journal ----
+
+    def take_again(self, message: c.ClientMessage) -> None:
+        """A numbered message that was taken before."""
+        assert isinstance(message, c.NUMBERED)
+        self._numbered(message)
+        self._seq = self._seq_acked = message.seq
+
+    def unfinished_utterance(self, number: int) -> Utterance | None:
+        """One that was neither cancelled nor heard to its end."""
+        return self._sending.get(number)
+
+    def rendered_before(self, number: int) -> None:
+        """All of an utterance was rendered."""
+        self._speaking = deque(each for each in self._speaking if each.id != number)
+
+    def acked_before(self, number: int, next_sample: int, played_sample: int, *, complete: bool) -> None:
+        """What the client had; `complete`: nothing was on the way."""
+        if (utterance := self._sending.get(number)) is not None:
+            utterance.acked, utterance.heard = next_sample, played_sample
+        if complete:  # so every `cancelled`, too
+            self._delivery.ring = Ring()
+
+    def gone_before(self, number: int) -> None:
+        """An utterance was settled."""
+        self._sending.pop(number, None)
+
+    def token_before(self, hashes: list[str], generation: int) -> None:
+        """A client had come back."""
+        self._token_hashes, self.generation = hashes, generation
+
+
+class _Replay:
+    """Reads a journal's records, in order."""
+
+    def __init__(self, session: RestoredSession) -> None:
+        self.session = session
+        self.restored = session.restored
+
+    def run(self, records: list[tuple[str, list[Any]]]) -> None:
         for kind, values in records:
             self._one(kind, values)
-        return self.session
 
     def _one(self, kind: str, values: list[Any]) -> None:
         session = self.session

@@ -101,10 +101,13 @@ class Restored:
         begins = [0, *(end for end, _ in chunks)]
         return [chunk for begin, chunk in zip(begins, chunks, strict=False) if start <= begin < heard]
 
-    def rendered(self, utterance: int, first_sample: int, pcm: bytes) -> None:
-        """Check what was rendered again, in whatever pieces it comes. Raises ResumeRefused where it differs."""
+    def agrees_now(self, utterance: int, first_sample: int, pcm: bytes) -> bool:
+        """Check what was rendered again, in whatever pieces it comes. Returns whether this was the last that counts.
+
+        Raises ResumeRefused where it differs.
+        """
         if self.verified or utterance != self._utterance:
-            return
+            return False
         view, at = memoryview(pcm), first_sample
         while self._expected and len(view):
             end, crc = self._expected[0]
@@ -117,6 +120,7 @@ class Restored:
                 self._expected.popleft()
                 self._crc = 0
         self.verified = not self._expected
+        return self.verified
 
     def refusal(self) -> ResumeRefused:
         """The audio of now is not that of before."""

@@ -11,7 +11,7 @@ from protocol import server_messages as s
 from protocol.codec import decode_server
 from protocol.frames import AudioFrame, FrameFlag, decode_frame
 from server.session import Policy, ResumeRefused
-from tests.support.session_driver import TEXT, Driver, capabilities, opened
+from tests.support.session_driver import TEXT, Driver, opened
 
 
 @dataclass
@@ -196,4 +196,3 @@ def test_an_idle_session_waits_only_shortly() -> None:
     driver.say(1, TEXT)
     driver.session.detach(driver.now)
     assert driver.session.expires_at == driver.now + 100
-    assert capabilities()

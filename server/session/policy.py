@@ -1,0 +1,18 @@
+"""The server's side of a session: how long and how much."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What settings decide about every session. Times in seconds."""
+
+    default_voice: str
+    open_timeout_s: float = 10.0
+    idle_timeout_s: float = 300.0
+    stall_timeout_s: float = 60.0
+    read_ahead_ms: int = 10_000  # audio rendered and not yet sent
+    ring_ms: int = 30_000  # audio rendered and not yet confirmed
+    detach_after_s: float = 4.0  # audio unacked and nothing heard for so long: the connection is dead
+    resume_ttl_s: float = 120.0  # how long a session without connection is kept; 0: not at all
+    resume_idle_ttl_s: float = 10.0  # the same where the client has everything

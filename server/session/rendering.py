@@ -1,0 +1,196 @@
+"""The rendering side of a session: which text is spoken next, and where its audio comes on the timeline."""
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Final
+from zlib import crc32
+
+from protocol import limits
+from protocol import server_messages as s
+from protocol.errors import ErrorCode, ProtocolError
+from protocol.frames import AudioFrame, Codec
+from server.audio.wire import CodedAudio, WireCoder
+from server.engines.base import EngineError, RenderPlan
+from server.engines.rendering import RenderedChunk
+from server.link import Mode
+from server.session import journal
+from server.session.config import SessionConfig
+from server.session.delivery import Delivery
+from server.session.journal import SessionLog
+from server.session.policy import Policy
+from server.session.utterance import Utterance
+from server.session.work import FinishUtterance, SpeakSegment, Work
+
+COLLECTING_SLACK_S: Final = 30.0  # urgency of a client without `max_lead_ms`: behind everyone who listens
+BITRATE_HEADROOM: Final = 2.0  # in block mode Opus gets smaller where the link carries less than this times its rate
+PCM_HEADROOM: Final = 1.3  # format auto falls to Opus where the link carries less than this times PCM
+
+
+class RenderingSide:
+    """What `Session` knows about its utterances' audio. Samples are those of the timeline unless said otherwise."""
+
+    def __init__(self, policy: Policy, now: float, *, recorded: bool) -> None:
+        self.config: SessionConfig | None = None
+        self.log = SessionLog(recorded)
+        self._policy = policy
+        self._now = now
+        self._speaking: deque[Utterance] = deque()  # not fully rendered; the first is in hand
+        self._sending: dict[int, Utterance] = {}  # not fully sent or not fully heard
+        self._work: Work | None = None
+        self._delivery = Delivery(now, pinned="stream", max_lead=None, sample_rate=1)
+
+    def next_work(self, now: float) -> Work | None:
+        """What to render next; None while there is nothing to say, no room, or work in hand already."""
+        self._now = now
+        if self._work is not None or not self._speaking or not self.wants_audio:
+            return None
+        utterance = self._speaking[0]
+        self._work = utterance.next_work(RenderPlan(mode=self.mode))
+        if self._work is None or isinstance(self._work, FinishUtterance):
+            return self._work
+        record = utterance.record
+        assert record is not None
+        if not record.planned:
+            self.log.add(
+                journal.SEGMENT, utterance.id, record.id, record.start, record.end, record.first_sample,
+                record.plan.mode, record.plan.chunk_ms,
+            )  # fmt: skip
+        if utterance.first_work_at is None and isinstance(self._work, SpeakSegment):
+            utterance.first_work_at = now
+        return self._work
+
+    @property
+    def mode(self) -> Mode:
+        """How audio is rendered and sent now."""
+        return self._delivery.mode
+
+    @property
+    def wants_audio(self) -> bool:
+        """Whether rendered audio may be added: the rest waits in the engine, not in memory."""
+        ring = self._delivery.ring
+        if self.config is None or ring.full_of_events:
+            return False
+        rate = self.config.open.sample_rate
+        if (ring.samples + ring.kept_samples) * 1000 >= self._policy.ring_ms * rate:
+            return False
+        return ring.samples * 1000 < self._policy.read_ahead_ms * rate
+
+    @property
+    def slack_s(self) -> float:
+        """Seconds until the listener runs dry, as far as known; a client that only collects audio is in no hurry."""
+        if self.config is None:
+            return 0.0
+        if self._delivery.flow.max_lead is None:
+            return COLLECTING_SLACK_S
+        return max(0, self._delivery.ring.samples + self._delivery.flow.lead) / self.config.open.sample_rate
+
+    def is_current(self, work: Work) -> bool:
+        """Whether this work is still wanted; False after a cancel."""
+        return work is self._work
+
+    def coder(self, work: Work) -> WireCoder:
+        """A coder for the utterance of this work. Raises OpusUnavailableError."""
+        assert self.config is not None
+        utterance = self._sending.get(work.utterance)
+        if utterance is None:  # cancelled meanwhile
+            return self.config.coder.make()
+        return self.config.coder.make(start=utterance.coded, opus=utterance.opus_from is not None)
+
+    def coder_wish(self) -> tuple[int, bool]:
+        """Bit/s of Opus that suit the link, and whether PCM that may should become Opus."""
+        assert self.config is not None
+        rate, goodput = self.config.open.sample_rate, self._delivery.link.goodput
+        bitrate = self.config.bitrate
+        if self.mode != "block":
+            return bitrate, False
+        if self.config.open.bitrate is None and goodput is not None and goodput < BITRATE_HEADROOM * bitrate / 8:
+            bitrate = limits.LOW_BITRATE
+        max_lead = self._delivery.flow.max_lead
+        starved = max_lead is None or self._delivery.flow.lead < max_lead // 2
+        too_slow = goodput is not None and goodput < PCM_HEADROOM * 2 * rate
+        return bitrate, self.config.auto and starved and too_slow and self._delivery.ring.audio_waits
+
+    def fresh(self, work: Work, pcm: bytes) -> bytes | memoryview:
+        """The part of the next rendered samples that is to be coded: all, but after a restart."""
+        if not self.is_current(work):
+            return pcm
+        utterance = self._speaking[0]
+        known = utterance.code_from - utterance.samples
+        return pcm if known <= 0 else memoryview(pcm)[2 * known :]
+
+    def place(self, work: Work, chunk: RenderedChunk, coded: Sequence[CodedAudio], now: float) -> None:
+        """Put rendered audio on the timeline, with the frames it was coded into (later audio may complete a frame)."""
+        if not self.is_current(work):
+            return
+        self._now = now
+        utterance = self._speaking[0]
+        self._begin_segment(utterance)
+        record_id = utterance.segments
+        first = utterance.samples
+        words = utterance.place(chunk)
+        record = self.log.made
+        if self.log.enabled and not self._recorded_before(utterance, first, chunk.pcm):
+            record = self.log.add(journal.CRC, utterance.id, utterance.samples, crc32(chunk.pcm))
+        if words and self.config is not None and self.config.open.timings:
+            self._delivery.ring.add(s.Timing(0, utterance.id, record_id, words), record)
+        self._add_frames(utterance, coded, record)
+
+    def _recorded_before(self, utterance: Utterance, first_sample: int, pcm: bytes) -> bool:
+        """Whether the journal has this audio already: never, unless another process began the session."""
+        return False
+
+    def complete(self, work: Work, coded: Sequence[CodedAudio], now: float) -> None:
+        """The work is finished."""
+        if not self.is_current(work):
+            return
+        self._now = now
+        self._work = None
+        utterance = self._speaking[0]
+        if isinstance(work, FinishUtterance):
+            self._add_frames(utterance, coded, self.log.made)
+            self._speaking.popleft()
+            done = s.Done(0, utterance.id, utterance.samples, utterance.digest, "", utterance.statistics(now))
+            record = self.log.add(journal.DONE, utterance.id, done.samples, done.digest, done.statistics)
+            self._delivery.ring.add(done, record)
+            return
+        self._begin_segment(utterance)
+        segment = utterance.close_segment()
+        digest = segment.digest.hexdigest()
+        record = self.log.made
+        if not segment.recorded:
+            record = self.log.add(journal.END, utterance.id, segment.id, segment.samples, digest)
+        self._add_frames(utterance, coded, record)
+        self._delivery.ring.add(s.SegmentEnd(0, utterance.id, segment.id, segment.samples, digest), record)
+
+    def failed(self, work: Work, error: Exception) -> ProtocolError:
+        """The error that ends the session because `work` could not be done."""
+        record = self._speaking[0].record if self.is_current(work) and self._speaking else None
+        where = f"text [{record.start}, {record.end}) of utterance {work.utterance}: " if record else ""
+        retryable = error.transient if isinstance(error, EngineError) else True
+        return ProtocolError(ErrorCode.ENGINE_FAILED, f"{where}{error}"[:2_000], retryable=retryable)
+
+    def _begin_segment(self, utterance: Utterance) -> None:
+        record = utterance.record
+        if record is not None and not record.begun:
+            record.begun = True
+            begin = s.SegmentBegin(
+                0, utterance.id, record.id, record.start, record.end, record.first_sample, record.cause, record.kind
+            )
+            self._delivery.ring.add(begin, self.log.made)
+
+    def _add_frames(self, utterance: Utterance, coded: Sequence[CodedAudio], record: int) -> None:
+        assert self.config is not None
+        for audio in coded:
+            first = utterance.coded if audio.first_sample is None else audio.first_sample
+            if audio.codec is Codec.OPUS and self.config.codec is Codec.PCM and utterance.opus_from is None:
+                utterance.opus_from = utterance.coded
+                record = self.log.add(journal.CODEC, utterance.id, utterance.coded)
+            frame = AudioFrame(audio.codec, utterance.id, first, audio.count, audio.payload, audio.flags)
+            self._delivery.ring.add(frame, record)
+            utterance.coded = first + audio.count
+
+    def _timeline_sample(self, utterance: Utterance, position: int) -> int:
+        """The timeline sample at a frame's position."""
+        assert self.config is not None
+        coded = self.config.codec is Codec.OPUS or (utterance.opus_from is not None and position > utterance.opus_from)
+        return max(0, position - self.config.pre_skip) if coded else position
