@@ -3,11 +3,13 @@
 import asyncio
 import threading
 from collections.abc import Callable
+from time import monotonic
 from typing import Any, Final
 
 from client.errors import ClientError
 from client.items import Audio
 from client.playout import Playout
+from protocol.server_messages import Event, SegmentBegin, SegmentEnd
 
 REPORT_S: Final = 0.1  # how often played samples are reported
 MAX_BUFFERED_S: Final = 30  # waits above this; the server's lead (`max_lead_ms`) normally keeps it far below
@@ -59,7 +61,13 @@ class DeviceSink:
             self._room.clear()
             await self._room.wait()
         with self._lock:
-            playout.push(audio.pcm)
+            playout.push(audio.pcm, monotonic())
+
+    def told(self, event: Event) -> None:
+        """What the server says about the audio: between segments it is not the line that is silent."""
+        if isinstance(event, SegmentBegin | SegmentEnd):
+            with self._lock:
+                self._opened().between(isinstance(event, SegmentEnd))
 
     async def finish(self, samples: int) -> None:
         """Waits until everything was heard."""

@@ -3,10 +3,30 @@
 from collections import deque
 from typing import Any, Final
 
-from client.playout import ArrivalClock
 from protocol.server_messages import Done, Event, SegmentBegin
 
 MAX_WRITES: Final = 4_096  # remembered until the first audio, to know when the first clause was complete
+
+
+class ArrivalClock:
+    """Counts stalls of an imaginary player that starts with the first sample to arrive and waits when one is late."""
+
+    def __init__(self, sample_rate: int, tolerance_s: float = 0.0) -> None:
+        self.stalls = 0
+        self.stall_s = 0.0
+        self._rate = sample_rate
+        self._tolerance = tolerance_s
+        self._start: float | None = None
+
+    def arrived(self, first_sample: int, now: float) -> None:
+        """Audio from `first_sample` on is here."""
+        if self._start is None:
+            self._start = now - first_sample / self._rate
+            return
+        late = now - (self._start + self.stall_s + first_sample / self._rate)
+        if late > self._tolerance:
+            self.stalls += 1
+            self.stall_s += late
 
 
 class UtteranceStatistics:

@@ -132,7 +132,10 @@ class Speaking:
                     await sink.write(item)
                 self._samples = max(0, item.end_sample - (pre_skip if item.packets else 0))
                 self._progress.audio(self._samples / rate)
-            elif self._plan.captions is not None:
+                continue
+            if self._device is not None:
+                self._device.told(item)
+            if self._plan.captions is not None:
                 self._take_words(item)
 
     def _take_words(self, event: object) -> None:

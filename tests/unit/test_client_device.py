@@ -9,6 +9,7 @@ import pytest
 
 from client.device import DeviceSink, DeviceUnavailable
 from client.items import Audio
+from protocol.server_messages import ModeChange, SegmentBegin, SegmentEnd
 
 RATE = 8_000
 LATENCY_S = 0.05
@@ -100,6 +101,24 @@ async def test_a_stall_is_reported(sounddevice: ModuleType) -> None:
     FakeStream.opened[0].pull(1_600)
     await asyncio.sleep(0)
     assert (reports[-1][2], sink.stalls) == (1, 1)
+    await sink.abandon()
+
+
+async def test_a_pause_of_the_writer_is_no_stall(sounddevice: ModuleType) -> None:
+    sink = DeviceSink(lambda *_: None)
+    await sink.begin(RATE, 0)
+    sink.told(SegmentBegin(1, 1, 0, 0, 5, 0))
+    await sink.write(audio(0, 1_000))
+    sink.told(SegmentEnd(2, 1, 0, 1_000, "0" * 64))
+    sink.told(ModeChange(3, 1, "block", "", 1_000))
+    FakeStream.opened[0].pull(1_600)
+    await asyncio.sleep(0)
+    assert sink.stalls == 0
+    sink.told(SegmentBegin(4, 1, 1, 5, 9, 1_000))
+    await sink.write(audio(1_000, 1_000))
+    FakeStream.opened[0].pull(1_600)
+    await asyncio.sleep(0)
+    assert sink.stalls == 1
     await sink.abandon()
 
 

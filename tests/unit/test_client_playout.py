@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client.playout import FADE_MS, ArrivalClock, Playout
+from client.playout import FADE_MS, MAX_PREROLL_MS, Playout
+from client.statistics import ArrivalClock
 
 RATE = 8_000
 FADE = RATE * FADE_MS // 1_000
@@ -73,8 +74,8 @@ def test_an_underrun_is_one_stall_and_fades() -> None:
     playout.pull(100)
     assert playout.stalls == 1
     assert playout.gap_samples == 140
-    playout.push(tone(159))
-    assert values(playout.pull(40)) == [0] * 40  # the pre-roll counts again
+    playout.push(tone(319))
+    assert values(playout.pull(40)) == [0] * 40  # the pre-roll counts again, and is longer
     playout.push(tone(100))
     out = values(playout.pull(100))
     assert out[:FADE] == sorted(out[:FADE])
@@ -102,6 +103,68 @@ def test_clear_drops_what_was_not_played() -> None:
     playout.push(tone(5, 7))
     playout.complete()
     assert playout.buffered_samples == 5
+
+
+def stall(playout: Playout) -> None:
+    """Plays to the end of what is there, and on."""
+    playout.push(tone(RATE * MAX_PREROLL_MS // 1_000))
+    playout.pull(RATE * MAX_PREROLL_MS // 1_000 + 1)
+
+
+def test_the_preroll_grows_with_stalls_and_shrinks_slowly() -> None:
+    playout = Playout(RATE)
+    prerolls = [playout.preroll_ms]
+    for _ in range(9):
+        stall(playout)
+        prerolls.append(playout.preroll_ms)
+    assert prerolls == [120, 240, 360, 600, 1_080, 2_040, 3_960, 6_000, 6_000, 6_000]
+    playout.push(tone(40 * RATE))
+    playout.pull(9 * RATE)
+    assert playout.preroll_ms == 6_000
+    for _ in range(3):
+        playout.pull(10 * RATE)
+    assert playout.preroll_ms == 120 + 6_000 // 8
+
+
+@pytest.mark.parametrize(("every", "late_ms", "preroll_ms"), [(100, 0, 120), (10, 200, 520), (50, 200, 120)])
+def test_the_preroll_follows_how_unevenly_audio_arrives(every: int, late_ms: int, preroll_ms: int) -> None:
+    playout = Playout(RATE)
+    now = 0.0
+    for n in range(400):
+        now += 0.02 + (late_ms / 1_000 if n % every == 0 else 0.0)
+        playout.push(tone(RATE // 50), now)
+    assert playout.preroll_ms == pytest.approx(preroll_ms, abs=1)
+    for n in range(200):  # a faster line: what comes early is not late
+        playout.push(tone(RATE // 50), now + n / 1_000)
+    assert playout.preroll_ms == 120
+
+
+def test_what_is_here_is_played_in_time_though_it_is_little() -> None:
+    playout = Playout(RATE, preroll_ms=100)
+    playout.push(tone(100))
+    waited = 0
+    while values(playout.pull(80)) == [0] * 80:
+        waited += 80
+    assert waited == 2 * RATE // 10
+
+
+def test_a_writer_who_pauses_is_no_stall() -> None:
+    playout = Playout(RATE, preroll_ms=0)
+    playout.push(tone(100), 1.0)
+    playout.between(True)
+    out = values(playout.pull(200))
+    assert out[100 - FADE : 100] == sorted(out[100 - FADE : 100], reverse=True)  # it may end anywhere
+    playout.pull(1_000)
+    assert (playout.stalls, playout.gap_samples) == (0, 0)
+    playout.between(False)
+    playout.push(tone(100), 9.0)
+    playout.push(tone(100), 9.1)
+    playout.pull(300)
+    assert (playout.stalls, playout.gap_samples) == (1, 100)
+    for n in range(100):
+        playout.push(tone(80), 9.2 + n / 100)
+        playout.between(n % 2 == 1)
+    assert playout.preroll_ms == 0  # nothing that came after a pause was late
 
 
 def test_the_arrival_clock_counts_what_a_listener_would_hear() -> None:
