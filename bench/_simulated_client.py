@@ -74,6 +74,8 @@ class Client:
         self._carrier = 0
         self._outbox: deque[ClientMessage] = deque()
         self._ack: Ack | None = None
+        self._holds = False
+        self._taken: deque[tuple[int, int, int]] = deque()  # (utterance, sample, cost) that the consumer did not take
         self._alarm = Alarm(clock, self._tick)
         self._due = 0.0
         self._opened_at = 0.0
@@ -125,15 +127,27 @@ class Client:
                 case _:
                     pass
         self._flush()
-        for number, sample, cost in taken:
-            self.take(number, sample, cost)
+        self._taken += taken
+        if not self._holds:
+            self._take()
         self._arm()
 
-    def take(self, number: int, sample: int, cost: int) -> None:
-        """The consumer took an item."""
+    def hold(self, holds: bool) -> None:
+        """A consumer that takes nothing, until it takes everything."""
+        self._holds = holds
+        if not holds:
+            self._take()
+
+    def _take(self) -> None:
         assert self.state is not None
-        if effects := self.state.consumed(number, sample, cost, self.clock.now):
-            self.do(effects)
+        while self._taken:
+            number, sample, cost = self._taken.popleft()
+            if effects := self.state.consumed(number, sample, cost, self.clock.now):
+                self.do(effects)
+
+    def end_of(self, connection: int) -> Endpoint:
+        """This connection's end."""
+        return self._ends[connection]
 
     # ---- connections ----
 
@@ -219,6 +233,8 @@ class Client:
             self._hear(number, heard, item)
             return
         heard.events.append(item)
+        if heard.player is not None:
+            heard.player.told(item)
         if isinstance(item, Done | Cancelled):
             heard.result = item
             if heard.player is not None:
@@ -226,7 +242,7 @@ class Client:
                     heard.player.stop()
                 else:
                     self._play(heard, item.samples)
-                    heard.player.playout.complete()
+                    heard.player.complete()
 
     def _hear(self, number: int, heard: Heard, item: Audio) -> None:
         now = self.clock.now
@@ -260,16 +276,16 @@ class Client:
             )
             heard.player.begin()
         if not item.packets:
-            heard.player.playout.push(item.pcm)
+            heard.player.hear(item.pcm)
         elif not item.last:  # how much of the last packet is padding only `done` tells
             self._play(heard, item.end_sample - self.state.pre_skip if self.state else 0)
 
     def _play(self, heard: Heard, end: int) -> None:
         """Push what a decoder would give up to timeline sample `end`."""
         assert heard.player is not None
-        playout = heard.player.playout
-        if end > playout.pushed_samples:
-            playout.push(bytes(2 * (end - playout.pushed_samples)))
+        missing = end - heard.player.playout.pushed_samples
+        if missing > 0:
+            heard.player.hear(bytes(2 * missing))
 
 
 class _Blind:

@@ -6,6 +6,7 @@ from typing import Final
 
 from bench._simulated_clock import Clock
 from client.playout import Playout
+from protocol.server_messages import Event, SegmentBegin, SegmentEnd
 
 PULL_S: Final = 0.01
 REPORT_PULLS: Final = 10  # as the client's device does: ten reports a second
@@ -36,6 +37,7 @@ class Player:
         self.hearing = Hearing()
         self.playout = playout
         self.is_over = False
+        self._complete = False
         self._clock = clock
         self._report = report
         self._pulls = 0
@@ -46,6 +48,20 @@ class Player:
         """The device is open."""
         self._pull()
 
+    def hear(self, pcm: bytes) -> None:
+        """Audio arrived."""
+        self.playout.push(pcm, self._clock.now)
+
+    def told(self, event: Event) -> None:
+        """As the client's sound device learns where segments begin and end."""
+        if isinstance(event, SegmentBegin | SegmentEnd):
+            self.playout.between(isinstance(event, SegmentEnd))
+
+    def complete(self) -> None:
+        """Everything is here."""
+        self._complete = True
+        self.playout.complete()
+
     def stop(self) -> None:
         """Nothing more is played."""
         self.playout.clear()
@@ -55,20 +71,22 @@ class Player:
         if self.is_over:
             return
         now, playout, hearing = self._clock.now, self.playout, self.hearing
-        before, gap = playout.played_samples, playout.gap_samples
+        before = playout.played_samples
         playout.pull(self._samples)
-        if playout.played_samples > before:
+        played = playout.played_samples - before
+        if played:
             if hearing.first_sound is None:
                 hearing.first_sound = now
             if self._silent_from is not None:
                 hearing.silences.append((self._silent_from, now))
                 self._silent_from = None
-        if playout.gap_samples > gap and self._silent_from is None:
-            self._silent_from = now
-        self._pulls += 1
+        if played < self._samples and hearing.first_sound is not None and self._silent_from is None:
+            if not self._complete:
+                self._silent_from = now
         drained = playout.drained
         if self._pulls % REPORT_PULLS == 0 or drained:
             self._report(playout.played_samples, playout.buffered_ms, playout.stalls)
+        self._pulls += 1
         if drained:
             hearing.heard_s = playout.played_samples / playout.sample_rate
             self.is_over = True

@@ -21,8 +21,7 @@ from protocol.frames import Codec, unpack_packets
 from server.audio.wire import CodedAudio, WireCoder
 from server.engines.base import Capabilities
 from server.engines.rendering import RenderedChunk
-from server.session import Policy, Session, SpeakSegment, SpeakSilence, Work
-from server.session.resuming import ResumeRefused
+from server.session import Policy, ResumeRefused, Session, SpeakSegment, SpeakSilence, Work
 from server.session.states import State
 
 SILENCE_PIECE_MS: Final = 1_000  # as the server's renderer places silence
@@ -267,7 +266,7 @@ class Connection:
             speaker.session.resume(message, server.new_token(), server.clock.now)
         except ResumeRefused as refusal:
             fresh.session.refuse(refusal)
-            server.refusals.append(refusal.reason)
+            server.refusals.append((refusal.reason, message.token))
             fresh.pump()
             return
         fresh.end, fresh.is_gone = None, True
@@ -289,7 +288,7 @@ class Server:
         self.clock = clock
         self.engine = engine or EngineModel()
         self.speakers: dict[str, Speaker] = {}  # those that were opened, by session
-        self.refusals: list[str] = []
+        self.refusals: list[tuple[str, str]] = []  # (reason, token)
         self.expired = 0
         self.audio_bytes = 0  # frames handed to connections
         self.tapped: Callable[[Speaker, str | bytes], None] | None = None
