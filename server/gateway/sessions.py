@@ -177,6 +177,7 @@ class Sessions:
 
     def _count_detached(self) -> None:
         self._metrics.detached.set(len(self._detached()))
+        self._metrics.detached_bytes.set(self._detached_bytes())
 
     def _evict_oldest(self) -> bool:
         """Whether there was one to evict."""

@@ -24,7 +24,7 @@ def test_every_name_has_our_prefix() -> None:
 def test_what_the_documentation_lists_is_what_a_scrape_shows() -> None:
     metrics = Metrics()
     described = metrics.describe()
-    assert len(described) == 16
+    assert len(described) == 17
     text = metrics.render().decode()
     for each in described:
         base = each.name.removesuffix("_total")
