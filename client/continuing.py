@@ -163,7 +163,7 @@ class Continuing(Writing):
         self.window.ack(s.SeqAck(message.seq, message.room))
         self._sent_seq = message.seq
         for entry in self._utterances.live.values():
-            entry.timeline.new_generation()
+            entry.new_generation()
         return [*effects, *self._ack(now), *self._give_waiting(now), *self._give_backlog(now), RoomGrew()]
 
     def _take_over(self, connection: int, now: float) -> list[Effect]:

@@ -5,7 +5,6 @@ from typing import Final
 from client.acks import AckSchedule
 from client.effects import Deliver, Effect, Finished, Send
 from client.errors import Gap, ServerMisbehaved
-from client.items import audio_item
 from client.line import LineStatistics
 from client.tracking import Tracked, Utterances
 from protocol import limits
@@ -131,13 +130,14 @@ class Receiver:
         if skip:
             self._line.resent(len(frame.payload) * min(skip, frame.count) // max(1, frame.count))
         if skip >= frame.count:
+            entry.keep_warm(frame)
             return None
         entry.transcript.received(entry.timeline.received)
         coded_ahead = self.pre_skip if frame.codec is Codec.OPUS else 0
         first = entry.base_samples + frame.first_sample - coded_ahead
         entry.statistics.audio(len(frame.payload), entry.base_samples + frame.end_sample - coded_ahead, first, now)
         effects: list[Effect] = []
-        item = audio_item(frame, skip, entry.base_samples)
+        item = entry.item(frame, skip)
         cost = len(item.pcm) or len(frame.payload)
         self._newest = (entry.number, frame.end_sample)
         self._acks.arrived(entry.number, frame.end_sample, cost)

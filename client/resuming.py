@@ -53,7 +53,8 @@ class Reconnecting:
         self._last_attempt = float("-inf")
         self._next_attempt = 0.0
         self._pause = RESUME_ATTEMPT_S
-        self._adopted_at: float | None = None
+        self._adopted_at: float | None = None  # None: something new came since
+        self._in_vain = 0  # adoptions since something new came
         self._gives_up_at = 0.0
 
     @property
@@ -76,13 +77,14 @@ class Reconnecting:
             if not self._is_futile(now):
                 self._gives_up_at = now + self._give_up_s
                 self._pause = RESUME_ATTEMPT_S
-        again = self._last_attempt + RESUME_ATTEMPT_S if self._is_futile(now) else now
+        again = self._last_attempt + RESUME_ATTEMPT_S if self._in_vain > 1 and self._is_futile(now) else now
         self._next_attempt = max(now, again, self.retry_at)
         return self.tick(now)
 
     def progress(self) -> None:
         """Something new came over the carrier: an outage that follows is another one."""
         self._adopted_at = None
+        self._in_vain = 0
 
     def carried_again(self) -> list[Effect]:
         """The silent connection spoke before another one took over: attempts that did not ask yet are of no use."""
@@ -98,6 +100,7 @@ class Reconnecting:
         if self.carrier is not None:
             dropped.append(self.carrier)
         self.carrier, self.lost_at, self._adopted_at = connection, None, now
+        self._in_vain += 1
         return [Drop(number) for number in dropped]
 
     # ---- attempts ----

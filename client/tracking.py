@@ -4,12 +4,15 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from client.items import Audio, audio_item
 from client.statistics import UtteranceStatistics
 from client.timeline import Timeline
 from client.transcript import Rest, Transcript
 from protocol import server_messages as s
 from protocol.client_messages import Start
+from protocol.frames import AudioFrame, Codec, FrameFlag
 
+MAX_WARMING: Final = 64  # frames; 80 ms and a packet are at most 35 of them
 REMEMBERED: Final = 64  # finished utterances whose consumers may still report
 
 
@@ -35,6 +38,7 @@ class Tracked:
     base_samples: int = 0
     base_text: int = 0
     base_segments: int = 0
+    warming: list[Audio] = field(default_factory=list)  # known packets of a new encoder, for the decoder alone
     is_past: bool = False  # it belongs to a session that is gone: the server does not know it
 
     @property
@@ -87,12 +91,39 @@ class Tracked:
             case s.Done():
                 return replace(event, event=number, samples=event.samples + samples)
 
+    def new_generation(self) -> None:
+        """Another connection carries the session."""
+        self.timeline.new_generation()
+        self.warming = []
+
+    def keep_warm(self, frame: AudioFrame) -> None:
+        """A frame that is known as a whole: of use only where it warms a new decoder up."""
+        if frame.codec is not Codec.OPUS or not frame.count:
+            return
+        if frame.flags & FrameFlag.DECODER_RESET:
+            self.warming = []
+        elif not self.warming or len(self.warming) >= MAX_WARMING:
+            return
+        self.warming.append(audio_item(frame, 0, self.base_samples))
+
+    def item(self, frame: AudioFrame, skip: int) -> Audio:
+        """What of the frame goes to the consumer: all but its first samples, with what a new decoder needs before."""
+        warming, self.warming = self.warming, []
+        first = warming[0].first_sample if warming else 0
+        adjoins = warming and warming[-1].end_sample == frame.first_sample + self.base_samples
+        if not adjoins or frame.flags & FrameFlag.DECODER_RESET:
+            return audio_item(frame, skip, self.base_samples)
+        whole = audio_item(frame, 0, self.base_samples)
+        packets = tuple(packet for audio in warming for packet in audio.packets) + whole.packets
+        return replace(whole, first_sample=first, count=whole.end_sample - first, packets=packets, reset=True)
+
     def go_on(self, rest: Rest, pre_skip: int) -> None:
         """The rest is said by another session: everything counts from here."""
         self.base_samples = self.received
         self.base_text += rest.position
         self.base_segments += self.transcript.segments
         self.timeline = Timeline(self.number, pre_skip)
+        self.warming = []
         self.transcript = Transcript.of(rest)
         self.statistics.restarts += 1
 

@@ -1,6 +1,9 @@
 """The command line over connections that break: the file is whole, and what happened is told and measured."""
 
+import asyncio
 import json
+import signal
+import time
 import wave
 from pathlib import Path
 
@@ -10,8 +13,15 @@ import soundfile
 from client.cli.exit_codes import ExitCode
 from protocol import client_messages as c
 from protocol import server_messages as s
-from tests.support.client_process import run
-from tests.support.fake_server import SAMPLES_PER_CHARACTER, Behaviour, FakeSession, fake_server, speech_of
+from tests.support.client_process import Command, run
+from tests.support.fake_server import (
+    FRAME_SAMPLES,
+    SAMPLES_PER_CHARACTER,
+    Behaviour,
+    FakeSession,
+    fake_server,
+    speech_of,
+)
 
 TEXT = "你好, world. A second sentence."
 TTL_MS = 60_000
@@ -110,6 +120,24 @@ async def test_a_server_that_stays_away_is_an_error(tmp_path: Path) -> None:
     assert "the key was revoked" in ended.err
     assert not (tmp_path / "a.wav").exists()
     assert (tmp_path / "a.wav.part").exists()
+
+
+async def test_an_interrupt_during_an_outage_leaves_a_valid_file(tmp_path: Path) -> None:
+    async def go_away(session: FakeSession) -> None:
+        session.behaviour.refuses = True
+        session.socket.transport.abort()
+
+    async with fake_server(Behaviour(fail_after=10, how=go_away, resume_ttl_ms=TTL_MS)) as server:
+        command = await Command.start(tmp_path, "say", TEXT, "-o", "a.wav", url=server.url)
+        assert command.process.stderr is not None
+        await command.process.stderr.readuntil(b"reconnecting")
+        await asyncio.sleep(0.2)
+        command.process.send_signal(signal.SIGINT)
+        began = time.monotonic()
+        ended = await command.end()
+        assert time.monotonic() - began < 2
+    assert ended.code == ExitCode.INTERRUPTED
+    assert samples_of(tmp_path / "a.wav") == speech_of(0, TEXT)[: 2 * 10 * FRAME_SAMPLES]
 
 
 async def test_auto_is_pcm_or_opus_as_the_server_likes(tmp_path: Path) -> None:

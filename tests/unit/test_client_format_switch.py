@@ -101,6 +101,37 @@ def test_a_switch_anywhere_is_exact_in_length_and_has_no_seam(switch: int, per_f
     assert max(abs(a - b) for a, b in zip(array("h", out)[near], array("h", pcm)[near], strict=True)) < 2_500
 
 
+@pytest.mark.parametrize("per_frame", [1, 3, 20])
+def test_a_new_encoder_after_a_resume_leaves_no_seam(per_frame: int) -> None:
+    pcm = tone(9_600)
+    encoder = OpusEncoder(RATE, 20, 64_000)
+    packets = [*encoder.push(pcm), *encoder.finish()]
+    show = Rehearsal(format="opus", pre_skip=PRE_SKIP).say("x")
+    show.feed(s.SegmentBegin(1, 1, 0, 0, 1, 0))
+    for n in range(9):
+        show.feed(AudioFrame(Codec.OPUS, 1, n * N, N, pack_packets([packets[n]])))
+    show.lose()
+    ask = show.connect()
+    assert isinstance(ask, c.Resume)
+    assert ask.next_sample == 9 * N
+    show.feed(s.Resumed(2, 1, 1, 5 * N, 0, "t", "block", 3, 1_000), connection=1)
+    encoder = OpusEncoder(RATE, 20, 64_000)
+    again = [*encoder.push(pcm[2 * 5 * N :]), *encoder.finish()]
+    for at in range(0, len(again), per_frame):
+        group = again[at : at + per_frame]
+        flags = FrameFlag.DECODER_RESET if at == 0 else FrameFlag.NONE
+        last = FrameFlag.LAST if at + per_frame >= len(again) else FrameFlag.NONE
+        audio = AudioFrame(Codec.OPUS, 1, (5 + at) * N, len(group) * N, pack_packets(group), flags | last, 2)
+        show.feed(audio)
+    assert show.failure is None
+    items = [item for _, item in show.delivered]
+    assert [item.reset for item in items if isinstance(item, Audio)].count(True) == 1
+    out = decoded([*items, s.Done(2, 1, 9_600, "", "", {})])
+    assert len(out) == len(pcm)
+    near = slice(9 * N - PRE_SKIP - 500, 9 * N - PRE_SKIP + 500)
+    assert max(abs(a - b) for a, b in zip(array("h", out)[near], array("h", pcm)[near], strict=True)) < 1_500
+
+
 def test_acks_count_as_frames_do() -> None:
     _, items = sent([9_600], 2_880, 6)
     show = Rehearsal(format="auto", pre_skip=PRE_SKIP).say("x")

@@ -4,6 +4,7 @@ import asyncio
 import io
 import os
 import wave
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -84,6 +85,20 @@ async def test_an_ogg_states_its_true_length(tmp_path: Path, samples: int) -> No
         assert granule - pre_skip * 2 == samples * 2
         decoded, _ = soundfile.read(path)
         assert len(decoded) == samples
+
+
+async def test_an_ogg_that_another_session_goes_on_with_loses_no_sound(tmp_path: Path) -> None:
+    path = tmp_path / "out.opus"
+    items, pre_skip = opus(4_800)
+    sink = FileSink(path, "ogg")
+    await sink.begin(RATE, pre_skip)
+    for item in items[:5]:
+        await sink.write(item)
+    heard = 5 * 480 - pre_skip
+    for item in items:  # a new encoder begins where the sound broke off
+        await sink.write(replace(item, first_sample=heard + item.first_sample))
+    await sink.finish(heard + 4_800)
+    assert len(soundfile.read(path)[0]) == heard + pre_skip + 4_800  # its delay is in the file
 
 
 async def test_an_interrupted_file_is_valid_and_has_its_name(tmp_path: Path) -> None:

@@ -135,3 +135,15 @@ def test_a_process_that_slept_first_reads_what_waits() -> None:
     state = started()
     assert failure_of(state.tick(30.0, 0.2)) is None
     assert isinstance(failure_of(state.tick(32.0, 32.0)), ServerLost)
+
+
+def test_a_long_message_on_a_slow_line_is_no_silence() -> None:
+    state = started()
+    for n in range(1, 20):
+        state.heard(n * 0.5)  # bytes, but no whole message yet
+        due = state.deadline()
+        assert due is not None
+        assert failure_of(state.tick(n * 0.5, min(due, n * 0.5))) is None
+    state.heard(1.0)  # an older word
+    assert failure_of(state.tick(9.5 + WATCHDOG_S - 0.01, 9.5 + WATCHDOG_S - 0.01)) is None
+    assert isinstance(failure_of(state.tick(9.5 + WATCHDOG_S, 9.5 + WATCHDOG_S)), ServerLost)
