@@ -2,14 +2,24 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol
 
-from bench._simulated_clock import Clock
 from client.playout import Playout
 from protocol.server_messages import Event, SegmentBegin, SegmentEnd
 
 PULL_S: Final = 0.01
 REPORT_PULLS: Final = 10  # as the client's device does: ten reports a second
+
+
+class Timer(Protocol):
+    """A virtual clock, or a real one."""
+
+    @property
+    def now(self) -> float:
+        """Seconds."""
+
+    def after(self, seconds: float, action: Callable[[], object]) -> object:
+        """Do this so many seconds from now."""
 
 
 @dataclass(slots=True)
@@ -33,7 +43,7 @@ class Hearing:
 class Player:
     """Plays one utterance. `report(sample, buffered_ms, stalls)` as the sound device of the client calls it."""
 
-    def __init__(self, clock: Clock, playout: Playout, report: Callable[[int, int, int], None]) -> None:
+    def __init__(self, clock: Timer, playout: Playout, report: Callable[[int, int, int], None]) -> None:
         self.hearing = Hearing()
         self.playout = playout
         self.is_over = False
@@ -80,9 +90,9 @@ class Player:
             if self._silent_from is not None:
                 hearing.silences.append((self._silent_from, now))
                 self._silent_from = None
-        if played < self._samples and hearing.first_sound is not None and self._silent_from is None:
-            if not self._complete:
-                self._silent_from = now
+        is_dry = played < self._samples and hearing.first_sound is not None and not self._complete
+        if is_dry and self._silent_from is None:
+            self._silent_from = now
         drained = playout.drained
         if self._pulls % REPORT_PULLS == 0 or drained:
             self._report(playout.played_samples, playout.buffered_ms, playout.stalls)

@@ -106,8 +106,13 @@ class _Run:
         self._text_at = 0.0
         self._server = server = Server(clock, Policy("tone-low"), capabilities())
         network = Network(clock, link, rng.getrandbits(32))
-        request = Open(format=audio_format, mode=arm.mode, max_lead_ms=arm.asked_ms(link.rtt_s), sample_rate=SAMPLE_RATE,
-                       max_buffer_delay_ms=None)  # fmt: skip
+        request = Open(
+            format=audio_format,
+            mode=arm.mode,
+            max_lead_ms=arm.asked_ms(link.rtt_s),
+            sample_rate=SAMPLE_RATE,
+            max_buffer_delay_ms=None,
+        )
         self._client = client = Client(
             clock, partial(network.connect, accept=server.accept), request, started=self._speak, watchdog=watchdog
         )

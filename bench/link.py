@@ -20,9 +20,10 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, Final
 
-from bench._common import RESULTS, Report, percentile
+from bench._common import RESULTS, Report, percentile, run, server_process
 from bench._link_picture import TARGET, picture
 from bench._link_profiles import PROFILES, Profile
+from bench._link_sockets import LINES, measure_on_sockets
 from bench._simulation import ARMS, Outcome, simulate
 
 SEEDS: Final = 5
@@ -201,6 +202,24 @@ def judge(report: Report, outcomes: dict[Cell, list[Outcome]], found: dict[Cell,
         report.add(f"sent in vain at a barge-in, {cell.format}", watched[cell].wasted_s, "s")
 
 
+async def over_sockets(report: Report, seeds: int, port: int) -> None:
+    """Twelve cells with real sockets, medians over the seeds."""
+    found: dict[Cell, Summary] = {}
+    for line in LINES:
+        for arm in (arm for arm in ARMS if arm.name in (PACED, ADAPTIVE)):
+            outcomes = await measure_on_sockets(line, arm, seeds, port)
+            found[Cell(line.profile, line.format, arm.name, True)] = each = summary(outcomes)
+            for failure in each.failures:
+                report.note(f"sockets, {line.profile}, {line.format}, {arm.name}: {failure}")
+    for audio_format in ("pcm", "opus"):
+        print(f"\n{audio_format}, over sockets (seconds: p50/p95)")
+        print(table(found, audio_format, True), flush=True)
+    report.add("sockets: samples lost or doubled", sum(s.wrong_samples for s in found.values()), "", 0)
+    report.add("sockets: runs that did not end", sum(s.unfinished for s in found.values()), "", 0)
+    heard = [s.recovery_p50 for cell, s in found.items() if cell.arm == ADAPTIVE and s.recovery_p50 == s.recovery_p50]
+    report.add("sockets: sound again after link-up, adaptive, slowest cell's p50", max(heard, default=0.0), "s", 0.8)
+
+
 def save(found: dict[Cell, Summary]) -> Path:
     """Every cell's figures."""
     RESULTS.mkdir(parents=True, exist_ok=True)
@@ -216,6 +235,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here too")
     parser.add_argument("--seeds", type=int, default=SEEDS, help=f"runs of each cell (default: {SEEDS})")
     parser.add_argument("--profile", action="append", choices=list(BY_NAME), help="only this link; may be repeated")
+    parser.add_argument("--sockets", action="store_true", help="then twelve cells over real sockets, too (minutes)")
     parser.add_argument("--picture", action="store_true", help="draw docs/link.svg again")
     chosen = parser.parse_args()
     begun = monotonic()
@@ -233,6 +253,9 @@ def main() -> int:
     virtual = sum(outcome.virtual_s for each in outcomes.values() for outcome in each)
     wall = monotonic() - begun
     report.note(f"{virtual:.0f} s of links in {wall:.0f} s; every cell: {save(found).name}")
+    if chosen.sockets:
+        with server_process("--engine", "tone") as server:
+            run(over_sockets(report, chosen.seeds, server.port))
     if chosen.picture:
         TARGET.write_text(
             picture({(c.profile, c.format, c.arm): s.silent_s for c, s in found.items() if c.watchdog}),

@@ -86,7 +86,7 @@ class World:
         lead = rng.choice((None, 300, 1_000, 4_000))
         self.request = c.Open(
             format=self.format,  # type: ignore[arg-type]
-            mode=rng.choice(("auto", "auto", "auto", "stream", "block")),  # type: ignore[arg-type]
+            mode=rng.choice(("auto", "auto", "auto", "stream", "block")),
             sample_rate=RATE,
             max_lead_ms=lead,
             max_buffer_delay_ms=None,
