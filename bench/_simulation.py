@@ -10,7 +10,8 @@ from bench._link_profiles import Profile
 from bench._simulated_client import Client, Heard
 from bench._simulated_clock import Clock
 from bench._simulated_network import Network
-from bench._simulated_server import Made, Server, Speaker, stand_in_opus
+from bench._simulated_server import Server, stand_in_opus
+from bench._simulated_speaker import Made, Speaker
 from protocol.client_messages import AudioFormat, Mode, Open
 from protocol.server_messages import ModeChange
 from server.engines.base import Capabilities
@@ -212,8 +213,10 @@ def wrong_samples(heard: Heard, made: Made, samples_per_packet: int, *, complete
         wrong += samples_per_packet * (len(missing) + len(altered))
     pcm = bytes(made.pcm) if made.opus_from is None else bytes(made.pcm[: 2 * made.opus_from])
     got = bytes(heard.pcm)
-    if got != pcm[: len(got)]:
-        wrong += sum(got[at : at + 2] != pcm[at : at + 2] for at in range(0, len(got), 2))
+    both = min(len(got), len(pcm))
+    if got[:both] != pcm[:both]:
+        wrong += sum(got[at : at + 2] != pcm[at : at + 2] for at in range(0, both, 2))
+    wrong += (len(got) - both) // 2
     if complete:
-        wrong += abs(len(pcm) - len(got)) // 2
+        wrong += (len(pcm) - both) // 2
     return wrong

@@ -8,51 +8,31 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
 from typing import Any, Final
-from zlib import crc32
 
-from bench._simulated_client import Client, Heard
+from bench._simulated_client import Client
 from bench._simulated_clock import Clock
-from bench._simulated_server import Server, Speaker
-from bench._simulated_speech import EngineModel
+from bench._simulated_server import Server
 from bench._simulated_tcp import Endpoint
 from protocol import client_messages as c
-from protocol import limits
 from protocol import server_messages as s
 from protocol.codec import decode_server, encode
-from protocol.frames import HEADER, AudioFrame, Codec, decode_frame
-from server.engines.base import RenderPlan
 from server.link import Link, Switch
-from server.session import Policy, SpeakSegment, SpeakSilence
-from server.session.utterance import Utterance, speech_of
-from server.text.segmenter import Segmenter, SegmentLimits
+from server.session import Policy
 from tests.support.chaos_network import ChaosNetwork
+from tests.support.resume_checks import RING_MS, Checks, Violation, compare
+from tests.support.resume_timeline import ENGINE, RATE, timelines
 from tests.support.session_driver import capabilities
 
-RATE: Final = 8_000
 GUESSED: Final = "guessed"
 TROUBLE_S: Final = 12.0  # misfortunes happen until then
 PATIENCE_S: Final = 90.0  # after that everything ends within this time, or never does
 STEP_S: Final = 0.25
-RING_MS: Final = 12_000
 READ_AHEAD_MS: Final = 4_000
-ENGINE: Final = EngineModel(samples_per_character=640, first_chunk_s=0.02, chunk_s=0.25)
 PIECES: Final = (
-    "你好，",
-    "今天天气很好。",
-    "我们去公园散步吧！",
-    "Good morning, ",
-    "it is 9 o'clock. ",
-    "好",
-    "吗？",
-    "\n",
-    "3.5公里",
-)
-
-
-class Violation(AssertionError):
-    """Something that must never be."""
+    "你好，", "今天天气很好。", "我们去公园散步吧！", "Good morning, ", "it is 9 o'clock. ",
+    "好", "吗？", "\n", "3.5公里",
+)  # fmt: skip
 
 
 class RestlessLink(Link):
@@ -77,9 +57,10 @@ class World:
         self.rng = rng = random.Random(seed)
         self.clock = Clock(rng.uniform(0, 1_000))
         self.network = ChaosNetwork(self.clock, random.Random(rng.getrandbits(64)))
+        checks = Checks(self._received)
         policy = Policy("tone-low", ring_ms=RING_MS, read_ahead_ms=READ_AHEAD_MS)
-        self.server = Server(self.clock, policy, capabilities(), ENGINE, observed=self._check_session)
-        self.server.tapped = self._check_sent
+        self.server = Server(self.clock, policy, capabilities(), ENGINE, observed=checks.session)
+        self.server.tapped = checks.sent
         self.messages: list[c.Numbered] = []
         self.story: list[str] = []
         self.format = rng.choice(("pcm", "pcm", "opus", "auto"))
@@ -99,11 +80,8 @@ class World:
             plays=lead is not None,
         )
         self.has_decoder = rng.random() < 0.7
-        self._ends: dict[tuple[int, int], int] = {}  # sent so far, by generation and utterance
-        self._events: dict[int, int] = {}  # the last event sent, by generation
         self._writing = False
         self._paused = False
-        self._looks = 0
         self.cancelled: set[int] = set()
 
     # ---- the run ----
@@ -281,131 +259,30 @@ class World:
         """Somebody else tries to take the session over."""
         _Intruder(self)
 
-    # ---- what must hold at every moment ----
-
-    def _check_session(self, speaker: Speaker) -> None:
-        session = speaker.session
-        if session.config is None:
-            return
-        ring, flow = session.delivery.ring, session.delivery.flow
-        for utterance in session._sending.values():
-            if not utterance.acked <= utterance.sent <= utterance.coded:
-                raise Violation(
-                    f"utterance {utterance.id}: acked {utterance.acked}, sent {utterance.sent}, made {utterance.coded}"
-                )
-        longest = 1_000 * 4 * SEGMENT_CHARACTERS * ENGINE.samples_per_character // RATE
-        held_ms = (ring.samples + ring.kept_samples) * 1_000 // RATE
-        if held_ms > RING_MS + longest:
-            raise Violation(f"the ring holds {held_ms} ms of audio")
-        if flow.unacked_bytes > limits.MAX_UNACKED_BYTES + limits.MAX_MESSAGE_BYTES:
-            raise Violation(f"{flow.unacked_bytes} bytes are on their way")
-        self._looks += 1
-        if self._looks % 8 == 0:
-            self._check_ring(speaker)
-
-    def _check_ring(self, speaker: Speaker) -> None:
-        """It covers everything from what is confirmed to what is made, and counts itself right."""
-        session = speaker.session
-        ring = session.delivery.ring
-        entries = [*ring._kept, *ring._waiting]
-        if ring.bytes != sum(entry.size for entry in entries):
-            raise Violation(f"the ring counts {ring.bytes} bytes and holds {sum(entry.size for entry in entries)}")
-        frames = [entry.item for entry in entries if isinstance(entry.item, AudioFrame)]
-        if ring.samples + ring.kept_samples != sum(frame.count for frame in frames):
-            raise Violation("the ring counts its samples wrong")
-        for utterance in session._sending.values():
-            mine = [frame for frame in frames if frame.utterance == utterance.id and frame.count]
-            for before, frame in pairwise(mine):
-                seam = before.codec is not frame.codec
-                if before.end_sample != frame.first_sample and not seam and not _resets(frame):
-                    raise Violation(f"the ring has [..., {before.end_sample}) and then [{frame.first_sample}, ...)")
-            end = mine[-1].end_sample if mine else utterance.coded
-            if end != utterance.coded:
-                raise Violation(f"the ring ends at {end}, {utterance.coded} samples were made")
-            begin = mine[0].first_sample if mine else utterance.coded
-            if begin > max(utterance.acked, self._received(utterance.id)):
-                raise Violation(f"the ring begins at {begin}, only {utterance.acked} are acked")
-
-    def _received(self, number: int) -> int:
-        """What the client has of an utterance: an ack of a later event or utterance confirms it, too."""
-        heard = self.client.heard.get(number)
-        return 0 if heard is None else heard.next_sample
-
-    def _check_sent(self, speaker: Speaker, data: str | bytes) -> None:
-        """Frames and events of a generation follow each other without gap or repeat."""
-        generation = speaker.session.generation
-        if isinstance(data, bytes):
-            frame = decode_frame(data)
-            if frame.generation != generation:
-                raise Violation(f"a frame of generation {frame.generation} was sent in {generation}")
-            key = (generation, frame.utterance)
-            end = self._ends.get(key)
-            if end is not None and frame.first_sample != end and not _resets(frame):
-                raise Violation(f"sent up to {end}, then {frame.first_sample} of utterance {frame.utterance}")
-            self._ends[key] = frame.end_sample
-            if len(data) > HEADER.size + 65_536:
-                raise Violation(f"a message of {len(data)} bytes")
-            return
-        message = decode_server(data)
-        if isinstance(message, s.EVENTS):
-            last = self._events.get(generation)
-            if last is not None and message.event != last + 1:
-                raise Violation(f"event {message.event} was sent after {last}")
-            self._events[generation] = message.event
-
     # ---- what must hold in the end ----
 
     def _judge(self) -> None:
+        assert self.client.state is not None
         made = timelines(self.messages, self.request)
         for number, heard in self.client.heard.items():
             if heard.result is None:
                 raise Violation(f"utterance {number} never ended; the server: {self._state_of_server()}")
             if heard.wrong:
                 raise Violation(f"utterance {number}: {heard.wrong[0]}")
-            self._compare(number, heard, made[number])
+            compare(number, heard, made[number], self.client.state.pre_skip, whole=number not in self.cancelled)
             if isinstance(heard.result, s.Cancelled) and number not in self.cancelled:
                 raise Violation(f"utterance {number} was cancelled by nobody")
         if len(self.server.speakers) > 1:
             raise Violation(f"the client began a second session, after {self.server.refusals}")
 
+    def _received(self, number: int) -> int:
+        """What the client has of an utterance: an ack of a later event or utterance confirms it, too."""
+        heard = self.client.heard.get(number)
+        return 0 if heard is None else heard.next_sample
+
     def _state_of_server(self) -> str:
         session = self._speaker.session
         return f"attached {session.attached}, unfinished {session.unfinished}, mode {session.mode}"
-
-    def _compare(self, number: int, heard: Heard, made: "Timeline") -> None:
-        done = heard.result if isinstance(heard.result, s.Done) else None
-        pcm = bytes(heard.pcm)
-        if pcm != made.pcm[: len(pcm)]:
-            raise Violation(f"utterance {number}: what was heard is not what was made")
-        per = RATE // 50
-        for index, packet in heard.packets.items():
-            block = made.pcm[2 * per * index : 2 * per * (index + 1)].ljust(2 * per, b"\0")
-            if packet[4:8] != crc32(block).to_bytes(4, "big"):
-                raise Violation(f"utterance {number}: packet {index} is not what was made")
-        segments = [(e.start, e.end) for e in heard.events if isinstance(e, s.SegmentBegin)]
-        if segments != made.spans[: len(segments)]:
-            raise Violation(f"utterance {number}: cut as {segments}, not as {made.spans}")
-        if done is None or number in self.cancelled:
-            return  # where `done` crossed the cancel, what came after it was dropped here
-        if 2 * done.samples != len(made.pcm):
-            raise Violation(f"utterance {number}: {done.samples} samples, not {len(made.pcm) // 2}")
-        if segments != made.spans:
-            raise Violation(f"utterance {number}: {len(segments)} of {len(made.spans)} segments")
-        if not heard.packets and len(pcm) != len(made.pcm):
-            raise Violation(f"utterance {number}: {len(pcm) // 2} samples were heard of {done.samples}")
-        if heard.packets:
-            assert self.client.state is not None
-            covered = (max(heard.packets) + 1) * per - self.client.state.pre_skip
-            first = min(heard.packets) * per
-            if (
-                covered < done.samples
-                or first > len(pcm) // 2
-                or sorted(heard.packets) != list(range(min(heard.packets), max(heard.packets) + 1))
-            ):
-                raise Violation(f"utterance {number}: packets {min(heard.packets)}-{max(heard.packets)} are not all")
-        words = [word for e in heard.events if isinstance(e, s.Timing) for word in e.words]
-        if [word.text for word in words] != list(made.text):
-            raise Violation(f"utterance {number}: the words are {''.join(word.text for word in words)!r}")
 
 
 class _Intruder:
@@ -430,70 +307,6 @@ class _Intruder:
     def writable(self, end: Endpoint) -> None: ...
 
     def closed(self, end: Endpoint, code: int | None, reason: str) -> None: ...
-
-
-class Timeline:
-    """What an utterance must sound like: its text cut and rendered at one go."""
-
-    def __init__(self, start: c.Start, request: c.Open) -> None:
-        limits_ = SegmentLimits(max_tokens=capabilities().max_tokens, count_tokens=capabilities().count_tokens)
-        speech = speech_of(request, start, "tone-low")
-        self._utterance = Utterance(start.utterance, speech, Segmenter(language=None, limits=limits_), 0.0)
-        self._parts: list[bytes] = []
-        self.text = ""
-        self.spans: list[tuple[int, int]] = []
-
-    def take(self, message: c.Numbered) -> None:
-        """One of its messages."""
-        match message:
-            case c.Text():
-                self._utterance.add(message.text, 0.0)
-            case c.Flush():
-                self._utterance.segmenter.flush(soft=message.soft)
-            case c.Silence():
-                self._utterance.add_silence(message.ms)
-            case c.End():
-                self._utterance.end()
-            case _:
-                pass
-
-    def finish(self) -> None:
-        """Nothing follows: render it."""
-        utterance = self._utterance
-        while isinstance(work := utterance.next_work(RenderPlan()), SpeakSegment | SpeakSilence):
-            record = utterance.record
-            assert record is not None
-            self.spans.append((record.start, record.end))
-            if isinstance(work, SpeakSegment):
-                chunk = ENGINE.render(work.request)
-                self.text += work.request.cut.text
-                utterance.place(chunk)
-                self._parts.append(chunk.pcm)
-            else:
-                self._parts.append(bytes(2 * work.samples))
-            utterance.close_segment()
-        self.pcm = b"".join(self._parts)
-
-
-SEGMENT_CHARACTERS: Final = 60
-
-
-def timelines(messages: list[c.Numbered], request: c.Open) -> dict[int, Timeline]:
-    """The timeline of each utterance, as far as its text goes."""
-    found: dict[int, Timeline] = {}
-    writing: Timeline | None = None
-    for message in messages:
-        if isinstance(message, c.Start):
-            writing = found[message.utterance] = Timeline(message, request)
-        elif writing is not None and not isinstance(message, c.Cancel | c.Pause | c.Unpause):
-            writing.take(message)
-    for timeline in found.values():
-        timeline.finish()
-    return found
-
-
-def _resets(frame: AudioFrame) -> bool:
-    return frame.codec is Codec.OPUS and bool(frame.flags & 2)
 
 
 def _without_decoder(message: c.ClientMessage) -> c.ClientMessage:

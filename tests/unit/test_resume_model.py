@@ -22,7 +22,8 @@ from protocol.frames import AudioFrame
 from server.session import ring
 from server.session.flow import Flow
 from server.session.ring import Ring
-from tests.support.resume_world import Violation, World
+from tests.support.resume_checks import Violation
+from tests.support.resume_world import World
 
 GROUPS: Final = 8
 SCHEDULES: Final = int(os.environ.get("SCHEDULES", "640"))
