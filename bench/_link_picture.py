@@ -13,13 +13,14 @@ RIGHT: Final = 60
 TOP: Final = 64
 BAR: Final = 7
 GAP: Final = 10
+LONGEST_S: Final = 20.0  # longer bars are cut; their number says how long they are
 COLOURS: Final = {"chunk, paced": "#b9bec6", "chunk, unpaced": "#7d94b5", "block": "#d9a441", "adaptive": "#c4422d"}
 
 
 def picture(silent_s: Mapping[tuple[str, str, str], float]) -> str:
     """`silent_s` by (link, format, arm), means over the seeds. One group of bars for each link and format."""
     groups = list(dict.fromkeys((link, audio_format) for link, audio_format, _ in silent_s))
-    longest = max((value for value in silent_s.values() if value == value), default=1.0) or 1.0
+    longest = min(LONGEST_S, max((value for value in silent_s.values() if value == value), default=1.0) or 1.0)
     scale = (WIDTH - LEFT - RIGHT) / longest
     step = len(COLOURS) * BAR + GAP
     height = TOP + len(groups) * step + 20
@@ -42,7 +43,7 @@ def picture(silent_s: Mapping[tuple[str, str, str], float]) -> str:
         parts.append(f'<text x="{LEFT - 8}" y="{middle:.0f}" text-anchor="end" fill="#222">{label}</text>')
         for row, (arm, colour) in enumerate(COLOURS.items()):
             value = silent_s.get((link, audio_format, arm), 0.0)
-            y, width = top + row * BAR, max(1.0, value * scale)
+            y, width = top + row * BAR, max(1.0, min(value, longest) * scale)
             parts.append(f'<rect x="{LEFT}" y="{y}" width="{width:.1f}" height="{BAR - 1}" fill="{colour}"/>')
             if value >= 0.05:
                 parts.append(
