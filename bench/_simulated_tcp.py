@@ -299,13 +299,17 @@ class End:
 class Nobody:
     """Takes what comes after a program lost interest."""
 
-    def opened(self, end: Endpoint) -> None: ...
+    def opened(self, end: Endpoint) -> None:
+        """See Handler."""
 
-    def received(self, end: Endpoint, message: str | bytes) -> None: ...
+    def received(self, end: Endpoint, message: str | bytes) -> None:
+        """See Handler."""
 
-    def writable(self, end: Endpoint) -> None: ...
+    def writable(self, end: Endpoint) -> None:
+        """See Handler."""
 
-    def closed(self, end: Endpoint, code: int | None, reason: str) -> None: ...
+    def closed(self, end: Endpoint, code: int | None, reason: str) -> None:
+        """See Handler."""
 
 
 def _payload(message: Message) -> int:
