@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from hashlib import sha256
-from typing import Any
+from typing import Any, Final
 
 from protocol import server_messages as s
 from protocol.frames import HEADER, AudioFrame, Codec, FrameFlag
@@ -11,6 +11,9 @@ from protocol.limits import MAX_UNACKED_BYTES
 from server.link import Link, Load, Mode, Switch
 from server.session.flow import Flow
 from server.session.ring import Place, Ring
+
+
+HELD_BLOCK_MS: Final = 200  # in stream mode, of audio that had to wait: its headers are half of Opus on a slow line
 
 
 class Delivery:
@@ -28,6 +31,7 @@ class Delivery:
         self.on_switch: Callable[[Switch], None] | None = None  # told of each
         self._rate = sample_rate
         self._wire: dict[int, Any] = {}  # SHA-256 of what was sent in this generation, by utterance
+        self._held = False  # audio waits for the link or the listener: larger messages cost no time then
         self._reset: int | None = None  # the utterance whose next Opus frame needs a new decoder
         self._resent_until: Place = (0, 0)
 
@@ -57,6 +61,7 @@ class Delivery:
         """What goes out now, events with their number; None while nothing may. `written`: journal records on disk."""
         head = self.ring.head
         if head is None or head.record > written:
+            self._held = self._held and self.ring.audio_waits
             return None
         if isinstance(head.item, AudioFrame):
             return None if paused else self._take_audio(head.item, now, written)
@@ -78,10 +83,13 @@ class Delivery:
             frame = head.item
         window = min(self.link.window, MAX_UNACKED_BYTES)
         if not self.flow.may_send(frame.count, len(frame.payload), window):
+            self._held = True
             return None
-        frames = self._block(frame, window, written) if self.link.block_ms else [frame]
+        block_ms = self.link.block_ms or (HELD_BLOCK_MS if self._held else 0)
+        frames = self._block(frame, block_ms, window, written) if block_ms else [frame]
         for _ in frames:
             self.ring.sent()
+        self._held = self._held and self.ring.audio_waits
         whole = _joined(frames)
         if self._reset == whole.utterance and whole.codec is Codec.OPUS:
             whole = replace(whole, flags=whole.flags | FrameFlag.DECODER_RESET)
@@ -96,11 +104,11 @@ class Delivery:
             self.samples_sent += whole.count
         return whole
 
-    def _block(self, first: AudioFrame, window: int, written: int) -> list[AudioFrame]:
-        """As many frames as fit in one message of a block."""
+    def _block(self, first: AudioFrame, block_ms: int, window: int, written: int) -> list[AudioFrame]:
+        """As many frames as fit in one message of so much audio."""
         frames: list[AudioFrame] = []
         samples = size = 0
-        most = self._rate * self.link.block_ms // 1000
+        most = self._rate * block_ms // 1000
         for entry in self.ring.following():
             frame = entry.item
             if not isinstance(frame, AudioFrame) or entry.record > written:
@@ -145,6 +153,7 @@ class Delivery:
         self.ring.cancel(utterance)
         self.flow.drop(utterance)
         self._wire.pop(utterance, None)
+        self._held = self._held and self.ring.audio_waits
 
     # ---- mode ----
 
@@ -171,12 +180,15 @@ class Delivery:
         self.link.attached(now, resumed=True)
         self._decide(now, paused)
 
-    def rewind(self, place: Place, events_seen: int, preroll: int | None) -> None:
-        """Go on for a client that has this much. Raises RangeError, and then nothing has changed."""
+    def rewind(self, place: Place, events_seen: int, preroll: int | None, *, played: int, live: bool) -> None:
+        """Go on for a client that has this much. Raises RangeError, and then nothing has changed.
+
+        `played`: how far the utterance was heard; `live`: it is not over.
+        """
         self.ring.check(place, events_seen, self.event)
-        self._resent_until = max(self._resent_until, self.ring.last_sent)
+        self._resent_until = self.ring.furthest
         self.ring.rewind(place, events_seen, preroll)
-        self.flow.restart(*place)
+        self.flow.restart(*place, played, live=live)
         self._wire.clear()
         self._reset = place[0] if preroll is not None else None
 
