@@ -120,6 +120,12 @@ class LiveSession:
         self._renderer.wake()
         self.summary.sent()
 
+    def drop(self) -> None:
+        """Its connection carries another session from here on; this one never began."""
+        self.over = True
+        if self._timer is not None:
+            self._timer.cancel()
+
     async def end(self, outcome: str, *, keep: bool = False) -> None:
         """It is over. `keep`: for the next process, where there is a journal."""
         if self.over:

@@ -51,7 +51,7 @@ class Sessions:
         self._live: dict[str, LiveSession] = {}
         self._ended: OrderedDict[str, Literal["expired", "evicted"]] = OrderedDict()
         self._ending: set[asyncio.Task[None]] = set()
-        self._claiming: dict[str, asyncio.Lock] = {}
+        self._claiming: dict[str, asyncio.Task[LiveSession | None]] = {}
         self._stopping = False
 
     # ---- places ----
@@ -82,7 +82,7 @@ class Sessions:
         """It is open: give it a place and remember it. False when there are too many."""
         if not self.admit():
             return False
-        live.session.principal = live.summary.principal = principal
+        live.summary.principal = principal
         self._live[live.session.id] = live
         live.start(self.store.create(live.session.id) if self.store.keeps else None)
         return True
@@ -111,15 +111,17 @@ class Sessions:
         """A session that another process left in the store."""
         if not self.store.keeps or session in self._ended or self._stopping:
             return None
-        lock = self._claiming.setdefault(session, asyncio.Lock())
-        try:
-            async with lock:
-                if session in self._live:
-                    return self._live[session]
-                return await self._claim_alone(session, pool, policy)
-        finally:
-            if not lock.locked():
-                self._claiming.pop(session, None)
+        claiming = self._claiming.get(session)
+        if claiming is None:
+            claiming = asyncio.create_task(self._claim_alone(session, pool, policy), name=f"claim {session}")
+            self._claiming[session] = claiming
+            claiming.add_done_callback(lambda done: self._claimed(session, done))
+        return await asyncio.shield(claiming)  # who asked may leave meanwhile: what was begun is finished
+
+    def _claimed(self, session: str, claiming: "asyncio.Task[LiveSession | None]") -> None:
+        del self._claiming[session]
+        if not claiming.cancelled():
+            claiming.exception()  # whoever asked may not be there to hear it
 
     async def _claim_alone(self, session: str, pool: EnginePool, policy: Policy) -> LiveSession | None:
         try:
@@ -214,6 +216,7 @@ class Sessions:
         """Stop them all, side by side. What a store keeps can go on in the next process."""
         self._stopping = True
         await asyncio.gather(*(member.stop(deadline_ms) for member in list(self._members)))
+        await asyncio.gather(*self._claiming.values(), return_exceptions=True)
         await asyncio.gather(*(self.end(live, "stopped", keep=True) for live in list(self._live.values())))
         await asyncio.gather(*self._ending)
         await self.store.close()

@@ -64,10 +64,11 @@ class WebSocketConnection:
         outcome: str | None = "closed"
         try:
             with self._sessions.member(self):
-                while True:
+                while self._live.carrier is self:
                     try:
                         await self._work()
                     except _Switched as switched:
+                        self._live.drop()
                         self._live = switched.live
                         self._known = True
                     except ResumeRefused as refusal:
@@ -84,6 +85,7 @@ class WebSocketConnection:
             outcome = ErrorCode.INTERNAL
             await self._fail(internal_error(error))
         finally:
+            self._nothing_left()
             await self._leave(outcome)
 
     def _has_left(self, closed: ConnectionClosed) -> bool:
@@ -114,7 +116,6 @@ class WebSocketConnection:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            self._nothing_left()
 
     async def stop(self, deadline_ms: int) -> None:
         """Tell the client to go, give it until the deadline to finish, then close. Bounded also where it does not
@@ -173,6 +174,7 @@ class WebSocketConnection:
         """Check the key. Raises ProtocolError."""
         if self._principal is None:
             self._principal = self._live.summary.principal = self._authenticate(message.api_key)
+            self._live.session.principal = self._principal or ""
         if self._principal is None:
             raise ProtocolError(
                 ErrorCode.UNAUTHORIZED,

@@ -98,11 +98,15 @@ class Flow:
         self.unacked_bytes = sum(frame.size for frame in kept)
         self._unacked = kept
 
-    def restart(self, utterance: int, next_sample: int) -> None:
-        """On a new connection: the client has `utterance` up to `next_sample`, and nothing after it."""
+    def restart(self, utterance: int, next_sample: int, played_sample: int, *, live: bool) -> None:
+        """On a new connection: the client has `utterance` up to `next_sample`, and nothing after it.
+
+        `live`: that utterance is not known to be heard, nor cancelled: only then its audio counts.
+        """
         self._unacked.clear()
         self.unacked_bytes = 0
         for number in [known for known in self._spans if known > utterance]:
             del self._spans[number]
-        if next_sample:
-            self._spans.setdefault(utterance, _Span()).sent = next_sample
+        if live and next_sample:
+            span = self._spans.setdefault(utterance, _Span())
+            span.sent, span.played = next_sample, min(next_sample, max(span.played, played_sample))

@@ -14,7 +14,7 @@ from protocol.codec import encode
 ACK_EVERY_S: Final = 1.0  # what was played is recorded at most this often
 
 OPEN: Final = "open"  # session, principal, the message without its key, hash of the token
-TOKEN: Final = "token"  # noqa: S105  # a record's kind: hashes of the newest and the one before, generation
+TOKEN: Final = "token"  # noqa: S105  # a record's kind: hashes of those that are good, generation
 MESSAGE: Final = "message"  # a numbered message that was taken
 FLUSH: Final = "flush"  # utterance: the clock flushed it
 SEGMENT: Final = "segment"  # utterance, segment, text start and end, first sample, mode and chunks of the plan
@@ -23,7 +23,7 @@ END: Final = "end"  # utterance, segment, samples, digest
 DONE: Final = "done"  # utterance, samples, digest, statistics: all of it was rendered
 GONE: Final = "gone"  # utterance: it is heard, or had nothing to hear
 ACK: Final = "ack"  # utterance, next sample, played sample, whether nothing was on the way
-CODEC: Final = "codec"  # utterance, timeline sample where PCM ended and Opus began
+CODEC: Final = "codec"  # utterance, timeline sample where PCM ended and Opus began; null: it did not
 
 
 class SessionLog:

@@ -26,11 +26,12 @@ from server.session.delivery import Delivery
 from server.session.policy import Policy
 from server.session.rendering import RenderingSide
 from server.session.resuming import ResumeRefused
-from server.session.ring import RangeError
+from server.session.ring import Place, RangeError
 from server.session.states import State, check_allowed
 from server.session.utterance import Utterance, speech_of
 from server.text.segmenter import Segmenter, SegmentLimits
 
+MAX_TOKENS: Final = 8  # given out and not used yet: of resumes whose answers got lost
 SEND_ROOM_AFTER: Final = limits.TEXT_WINDOW_CHARS // 4  # tell a waiting writer once this much room came back
 
 
@@ -64,13 +65,14 @@ class Session(RenderingSide):
         self._first_audio: float | None = None
         self._capabilities = capabilities
         self._token = token
-        self._token_hashes = [_hashed(token)]  # the newest, then the one it was given for until the newest was used
+        self._token_hashes = [_hashed(token)]  # the newest, then those before it until the newest was used
         self._opened_at = now
         self._heard_from_at = now
         self._sent_at = now
         self._acked_at = now
         self._detached_at = now
         self._ack_recorded_at = now
+        self._complete_recorded = False
         self._seq = 0
         self._seq_acked = 0
         self._seq_record = 0
@@ -107,6 +109,8 @@ class Session(RenderingSide):
             case c.Ack():
                 self._ack(message)
             case _:
+                if isinstance(message, c.Start):
+                    self._settle()  # before it is recorded, so that it finds the same room when the journal is read
                 self._seq_record = self.log.message(message)
                 self._numbered(message)
                 self._seq = message.seq
@@ -142,7 +146,7 @@ class Session(RenderingSide):
             max_lead=None if lead is None else lead * message.sample_rate // 1000,
             sample_rate=message.sample_rate,
         )
-        self._delivery.on_switch = self.on_switch
+        self._delivery.on_switch = self._switched
         self.state = State.IDLE
         self._acked_at = self._now
 
@@ -191,8 +195,6 @@ class Session(RenderingSide):
                 f"start.utterance must be greater than {self._utterance_seen}, the one before",
                 "start.utterance",
             )
-        if len(self._sending) >= limits.MAX_QUEUED_UTTERANCES:
-            self._settle()
         if len(self._sending) >= limits.MAX_QUEUED_UTTERANCES:
             raise ProtocolError(
                 ErrorCode.QUEUE_FULL, f"at most {limits.MAX_QUEUED_UTTERANCES} utterances may be unfinished", "start"
@@ -305,7 +307,9 @@ class Session(RenderingSide):
 
     def _record_ack(self, ack: c.Ack) -> None:
         complete = self._delivery.ring.all_confirmed
-        if self.log.enabled and (complete or self._now >= self._ack_recorded_at + journal.ACK_EVERY_S):
+        news = complete and not self._complete_recorded
+        self._complete_recorded = complete
+        if news or self._now >= self._ack_recorded_at + journal.ACK_EVERY_S:
             self._ack_recorded_at = self._now
             self.log.add(journal.ACK, ack.utterance, ack.next_sample, ack.played_sample, complete)
 
@@ -393,15 +397,22 @@ class Session(RenderingSide):
 
     def _consider_mode(self) -> bool:
         """Whether the mode changed."""
+        place = self._mode_place()
+        return place is not None and self._delivery.consider(self._now, self._paused, *place)
+
+    def _mode_place(self) -> Place | None:
+        """The utterance and timeline sample that a change of the mode would begin at; None: there is none yet."""
         if self.config is None or not self.attached or not self.verified:
-            return False
+            return None
         number = self._delivery.ring.last_sent[0]
         utterance = self._sending.get(number) or next(iter(self._sending.values()), None)
-        if utterance is None:
-            return self._delivery.consider(self._now, self._paused, max(1, number), 0) if number else False
-        return self._delivery.consider(
-            self._now, self._paused, utterance.id, self._timeline_sample(utterance, utterance.sent)
-        )
+        if utterance is not None:
+            return utterance.id, self._timeline_sample(utterance, utterance.sent)
+        return (number, 0) if number else None
+
+    def _switched(self, switch: Switch) -> None:
+        if self.on_switch is not None:
+            self.on_switch(switch)
 
     # ---- connections ----
 
@@ -431,7 +442,10 @@ class Session(RenderingSide):
         self._go_on(message)
         self._delivery.attached(now, self._paused)
         self.generation = max(self.generation, message.generation_seen) + 1
-        self._token_hashes = [_hashed(new_token), _hashed(message.token)]  # the answer may be lost: then it comes again
+        # The answer may be lost, and a client may have asked on several connections: until one is used, all are good.
+        used = _hashed(message.token)
+        others = [known for known in self._token_hashes if known != used]
+        self._token_hashes = [_hashed(new_token), used, *others][:MAX_TOKENS]
         self._answers_after = self.log.add(journal.TOKEN, *self._token_hashes, self.generation)
         self._new_token = new_token
         self._resumed_from = message
@@ -456,9 +470,12 @@ class Session(RenderingSide):
         current = self._sending.get(message.utterance)
         opus = self.config.codec is Codec.OPUS or (current is not None and current.opus_from is not None)
         preroll = self.config.open.sample_rate * limits.OPUS_PREROLL_MS // 1000
-        lost_decoder = opus and not message.have_decoder and message.next_sample > 0
+        lost_decoder = opus and current is not None and not message.have_decoder and message.next_sample > 0
         try:
-            self._delivery.rewind(place, message.events_seen, preroll if lost_decoder else None)
+            self._delivery.rewind(
+                place, message.events_seen, preroll if lost_decoder else None,
+                played=message.played_sample, live=current is not None,
+            )  # fmt: skip
         except RangeError:
             raise ResumeRefused("range") from None
         waiting = {each.item.utterance for each in self._delivery.ring.following() if isinstance(each.item, s.Done)}
@@ -470,9 +487,11 @@ class Session(RenderingSide):
                 utterance.heard = max(utterance.heard, message.played_sample)
             elif utterance.id > message.utterance:
                 utterance.sent = utterance.acked = 0
-            if utterance.done_sent and utterance.id in waiting:
-                utterance.done_sent = False
-                self.utterances -= 1
+            else:
+                utterance.sent = utterance.acked = utterance.coded
+            done_sent = utterance not in self._speaking and utterance.id not in waiting
+            self.utterances += done_sent - utterance.done_sent
+            utterance.done_sent = done_sent
 
     def _tell_resumed(self) -> None:
         message = self._resumed_from
@@ -511,7 +530,9 @@ class Session(RenderingSide):
         if not self.attached:
             return self.expires_at
         beat = limits.HEARTBEAT_S if self.unfinished else limits.IDLE_HEARTBEAT_S
-        times = [self._sent_at + beat, self._heard_from_at + self._policy.idle_timeout_s]
+        times = [self._heard_from_at + self._policy.idle_timeout_s]
+        if not len(self._answers):  # else something waits to be written already
+            times.append(self._sent_at + beat)
         if self._stalled():
             times.append(self._acked_at + self._policy.stall_timeout_s)
         flush_at = self._flush_at()
@@ -520,15 +541,20 @@ class Session(RenderingSide):
         dead_at = self._dead_at()
         if dead_at is not None and not self.dead:
             times.append(dead_at)
-        check = self._delivery.link.next_check(self._now, self._delivery.load(self._paused))
-        if check is not None and self.verified:
-            times.append(check)
+        if self._mode_place() is not None:
+            check = self._delivery.link.next_check(self._now, self._delivery.load(self._paused))
+            if check is not None:
+                times.append(check)
         return min(times)
 
     def _dead_at(self) -> float | None:
-        """When the connection counts as dead: audio is unacked, and nothing at all was heard."""
+        """When the connection counts as dead: audio is unacked, and nothing at all was heard. A client that paused may
+        be silent, and without resume a connection is all there is.
+        """
         oldest = self._delivery.flow.oldest_sent_at
-        return None if oldest is None else max(oldest, self._heard_from_at) + self._policy.detach_after_s
+        if oldest is None or self._paused or self._policy.resume_ttl_s <= 0:
+            return None
+        return max(oldest, self._heard_from_at) + self._policy.detach_after_s
 
     def _stalled(self) -> bool:
         return not (self._delivery.flow.idle or self._paused)
@@ -568,7 +594,7 @@ class Session(RenderingSide):
                 ErrorCode.CLIENT_STALLED, f"audio stayed unacked for {self._policy.stall_timeout_s:g} s", "ack"
             )
         dead_at = self._dead_at()
-        self.dead = self._policy.resume_ttl_s > 0 and dead_at is not None and now >= dead_at
+        self.dead = dead_at is not None and now >= dead_at
         self._consider_mode()
         beat = limits.HEARTBEAT_S if self.unfinished else limits.IDLE_HEARTBEAT_S
         if now >= self._sent_at + beat and not len(self._answers):

@@ -1,7 +1,8 @@
 """A session from its journal: the text is cut again exactly as before; its audio waits until the client comes back."""
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from protocol import client_messages as c
@@ -15,7 +16,7 @@ from server.session import journal
 from server.session.machine import Session
 from server.session.policy import Policy
 from server.session.resuming import KnownSegment, KnownUtterance, Restored, ResumeRefused
-from server.session.ring import Ring
+from server.session.ring import Place, Ring
 from server.session.utterance import Utterance
 
 
@@ -54,6 +55,7 @@ class RestoredSession(Session):
         self._begin(accepted)
         self._token_hashes, self.epoch, self.attached = [token_hash], epoch, False
         self.restored = Restored()
+        self._begun_at: Place = (0, 0)  # where the client was when it came back first
 
     @property
     def verified(self) -> bool:
@@ -74,6 +76,8 @@ class RestoredSession(Session):
         """Find what to render again so that the audio goes on at the client's next sample."""
         restored = self.restored
         if restored.continued:
+            if (message.utterance, message.next_sample) <= self._begun_at:  # nothing of the new encoder has arrived
+                message = replace(message, have_decoder=False)
             super()._go_on(message)
             return
         number, position = message.utterance, message.next_sample
@@ -86,6 +90,7 @@ class RestoredSession(Session):
             raise ResumeRefused("epoch", number, known.text_position(heard) if known else 0)
         for earlier in [each for each in self._sending.values() if each.id < number]:
             self._drop(earlier)
+            self.log.add(journal.GONE, earlier.id)
         start = 0 if current is None else self._code_from(current, position)
         for utterance in self._sending.values():
             before = restored.utterances.get(utterance.id)
@@ -100,8 +105,9 @@ class RestoredSession(Session):
             current.sent = current.acked = position
             current.heard = message.played_sample
         self._delivery.event = message.events_seen
-        self._delivery.ring.begin((number, position), message.events_seen)
-        self._delivery.flow.restart(number, position)
+        self._begun_at = (number, position)
+        self._delivery.ring.begin(self._begun_at, message.events_seen)
+        self._delivery.flow.restart(number, position, message.played_sample, live=current is not None)
         restored.expect(number, start, heard)
 
     def _code_from(self, utterance: Utterance, position: int) -> int:
@@ -109,6 +115,7 @@ class RestoredSession(Session):
         assert self.config is not None
         if utterance.opus_from is not None and position <= utterance.opus_from:
             utterance.opus_from = None  # the client got no Opus yet
+            self.log.add(journal.CODEC, utterance.id, None)
         if self.config.codec is Codec.OPUS or utterance.opus_from is not None:
             packet = self.config.coder.samples_per_packet
             preroll = self.config.open.sample_rate * limits.OPUS_PREROLL_MS // 1000
@@ -143,9 +150,9 @@ class RestoredSession(Session):
         """An utterance was settled."""
         self._sending.pop(number, None)
 
-    def token_before(self, hashes: list[str], generation: int) -> None:
+    def token_before(self, hashes: Sequence[str], generation: int) -> None:
         """A client had come back."""
-        self._token_hashes, self.generation = hashes, generation
+        self._token_hashes, self.generation = list(hashes), generation
 
 
 class _Replay:
@@ -167,6 +174,7 @@ class _Replay:
             case journal.FLUSH, [number]:
                 if (utterance := session.unfinished_utterance(number)) is not None:
                     utterance.segmenter.flush(soft=True)
+                    utterance.clock_flushed = True
             case journal.SEGMENT, [number, segment, start, end, first_sample, mode, chunk_ms]:
                 if (utterance := session.unfinished_utterance(number)) is not None:
                     plan = RenderPlan(mode=mode, chunk_ms=tuple(chunk_ms))
@@ -186,8 +194,8 @@ class _Replay:
                 session.gone_before(number)
             case journal.ACK, [number, next_sample, played_sample, complete]:
                 session.acked_before(number, next_sample, played_sample, complete=complete)
-            case journal.TOKEN, [newest, older, generation]:
-                session.token_before([newest, older], generation)
+            case journal.TOKEN, [*hashes, generation] if hashes and all(isinstance(each, str) for each in hashes):
+                session.token_before(hashes, generation)
             case journal.CODEC, [number, sample]:
                 if (utterance := session.unfinished_utterance(number)) is not None:
                     utterance.opus_from = sample

@@ -51,16 +51,16 @@ class KnownUtterance:
         return self.chunks[-1][0] if self.chunks else 0
 
     def prepare(self, utterance: Utterance, first_sample: int) -> int:
-        """Make `utterance` render again from the segment with `first_sample` on. Returns where that one begins."""
+        """Make `utterance` render again from the segment that reaches `first_sample` on. Returns where that begins."""
         known = deque(self.segments)
         utterance.rewind()
         while known:
             segment = known[0]
-            if segment.samples is None or segment.record.first_sample + segment.samples > first_sample:
-                break
+            if segment.samples is None or segment.record.first_sample + segment.samples >= first_sample:
+                break  # also where it ends exactly there: the client may lack the news of its end
             known.popleft()
-            utterance.settle(replace(segment.record, samples=segment.samples), segment.digest)
             utterance.samples += segment.samples
+            utterance.settle(replace(segment.record, samples=segment.samples), segment.digest)
         utterance.again = deque(segment.again() for segment in known)
         return utterance.samples
 

@@ -52,7 +52,8 @@ class Ring:
         self.kept_samples = 0
         self.bytes = 0  # of everything
         self.floor: Place = (0, 0)  # all audio up to here was confirmed and is gone
-        self.last_sent: Place = (0, 0)
+        self.last_sent: Place = (0, 0)  # on this connection
+        self.furthest: Place = (0, 0)  # on any: a client may have got the last words of the one before
         self._kept: deque[Entry] = deque()
         self._waiting: deque[Entry] = deque()
         self._tail: deque[Entry] = deque()  # Opus: the newest that were confirmed, to warm a new decoder up
@@ -132,6 +133,7 @@ class Ring:
         if isinstance(entry.item, AudioFrame):
             self.kept_samples += entry.item.count
             self.last_sent = max(self.last_sent, _end(entry.item))
+            self.furthest = max(self.furthest, self.last_sent)
             return
         self._kept_events += 1
         if self._kept_events > MAX_EVENTS:  # a client that confirms no events cannot have them again
@@ -189,7 +191,8 @@ class Ring:
         """The client has this frame."""
         assert isinstance(entry.item, AudioFrame)
         self.floor = max(self.floor, _end(entry.item))
-        if entry.item.codec is Codec.OPUS:
+        newer = not self._tail or _end(entry.item) > _end_of(self._tail[-1])  # what warmed a decoder up comes again
+        if entry.item.codec is Codec.OPUS and newer:
             self._tail.append(entry)
             if len(self._tail) > _TAIL:
                 self._tail.popleft()
@@ -202,7 +205,7 @@ class Ring:
             raise RangeError(f"event {events_seen} was not sent, the last is {last_event}")
         if events_seen < self._first_kept_event - 1:
             raise RangeError(f"events from {events_seen + 1} on are gone: they were confirmed")
-        if place > self.last_sent:
+        if place > self.furthest:
             raise RangeError(f"sample {place[1]} of utterance {place[0]} was not sent")
         if place < self.floor:
             raise RangeError(f"sample {place[1]} of utterance {place[0]} is gone: it was confirmed")
@@ -210,51 +213,60 @@ class Ring:
     def rewind(self, place: Place, events_seen: int, preroll: int | None) -> None:
         """Everything that a client with this much lacks waits again, cut to the sample. Opus packets stay whole;
         `preroll` not None: as many coded samples before `place` come again.
+
+        What waits already is looked at, too: the client may have got more than it had when it came back before.
         """
-        kept, self._kept = self._kept, deque()
-        again: list[Entry] = []
-        for entry in kept:
-            item = entry.item
-            if not isinstance(item, AudioFrame):
-                self._kept_events -= 1
-                if entry.number > events_seen:
-                    again.append(entry)
-                else:
-                    self.bytes -= entry.size
-                    self._first_kept_event = max(self._first_kept_event, entry.number + 1)
-                continue
-            self.kept_samples -= item.count
-            if _end(item) <= place and (item.count or item.utterance < place[0]):
-                self.bytes -= entry.size
-                self._gone(entry)
-                continue
-            if item.codec is Codec.PCM and (item.utterance, item.first_sample) < place < _end(item):
-                self.bytes -= entry.size
-                entry = _split(entry, place[1] - item.first_sample)[1]
-                self.bytes += entry.size
-            again.append(entry)
+        entries = [*self._kept, *self._waiting]
+        for entry in self._waiting:
+            self._count(entry, -1)
+        self._kept.clear()
+        self._waiting.clear()
+        self.kept_samples = self._kept_events = 0
+        lacking = [rest for entry in entries if (rest := self._lacking(entry, place, events_seen)) is not None]
         if preroll is not None:
-            again = self._warm_up(place, preroll) + again
-        self._waiting.extendleft(reversed(again))
-        for entry in again:
+            lacking = self._warm_up(place, preroll) + lacking
+        self._waiting.extend(lacking)
+        for entry in lacking:
             self._count(entry, 1)
         self.last_sent = place
 
+    def _lacking(self, entry: Entry, place: Place, events_seen: int) -> Entry | None:
+        """What such a client lacks of an entry."""
+        item = entry.item
+        if not isinstance(item, AudioFrame):
+            if not entry.number or entry.number > events_seen:
+                return entry
+            self.bytes -= entry.size
+            self._first_kept_event = max(self._first_kept_event, entry.number + 1)
+            return None
+        if _end(item) <= place and (item.count or item.utterance < place[0]):
+            self.bytes -= entry.size
+            self._gone(entry)
+            return None
+        if item.codec is Codec.PCM and (item.utterance, item.first_sample) < place < _end(item):
+            self.bytes -= entry.size
+            entry = _split(entry, place[1] - item.first_sample)[1]
+            self.bytes += entry.size
+        return entry
+
     def _warm_up(self, place: Place, preroll: int) -> list[Entry]:
+        """The newest packets again; none where the utterance has no other."""
         utterance, sample = place
         warm = [
-            Entry(replace(entry.item, flags=entry.item.flags & ~FrameFlag.LAST), entry.record)
+            Entry(entry.item, entry.record)
             for entry in self._tail
             if isinstance(entry.item, AudioFrame)
             and entry.item.utterance == utterance
             and sample - preroll < entry.item.end_sample <= sample
         ]
+        if any(isinstance(entry.item, AudioFrame) and entry.item.flags & FrameFlag.LAST for entry in warm):
+            return []
         self.bytes += sum(entry.size for entry in warm)
         return warm
 
     def begin(self, place: Place, events_seen: int) -> None:
         """A client who has this much goes on with a ring that is empty."""
-        self.floor = self.last_sent = place
+        self.floor = self.last_sent = self.furthest = place
         self._first_kept_event = events_seen + 1
 
     # ---- cancel ----
@@ -275,7 +287,7 @@ class Ring:
                 yield entry
                 continue
             if entry.number:  # sent before a resume: its number is taken, so it must come
-                self._items[utterance] += 1
+                self._items[utterance] += not isinstance(entry.item, s.Cancelled)
                 yield entry
                 continue
             self.bytes -= entry.size
@@ -305,6 +317,11 @@ _TAIL: Final = 40  # packets: 80 ms of the shortest, 2.5 ms, and some
 
 def _end(frame: AudioFrame) -> Place:
     return frame.utterance, frame.end_sample
+
+
+def _end_of(entry: Entry) -> Place:
+    assert isinstance(entry.item, AudioFrame)
+    return _end(entry.item)
 
 
 def _split(entry: Entry, samples: int) -> tuple[Entry, Entry]:
