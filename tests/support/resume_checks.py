@@ -29,6 +29,7 @@ class Checks:
         self._looks = 0
         self._ends: dict[tuple[int, int], int] = {}  # sent so far, by generation and utterance
         self._events: dict[int, int] = {}  # the last event sent, by generation
+        self._asked: dict[tuple[int, int], int] = {}  # where a client asked to go on, by generation and utterance
 
     def session(self, speaker: Speaker) -> None:
         session = speaker.session
@@ -82,6 +83,9 @@ class Checks:
                 raise Violation(f"a frame of generation {frame.generation} was sent in {generation}")
             key = (generation, frame.utterance)
             end = self._ends.get(key)
+            asked = self._asked.pop(key, None)
+            if asked is not None and frame.codec is Codec.PCM and frame.count and frame.first_sample != asked:
+                raise Violation(f"asked to go on at {asked}, it goes on at {frame.first_sample}")
             if end is not None and frame.first_sample != end and not _resets(frame):
                 raise Violation(f"sent up to {end}, then {frame.first_sample} of utterance {frame.utterance}")
             self._ends[key] = frame.end_sample
@@ -89,6 +93,9 @@ class Checks:
                 raise Violation(f"a message of {len(data)} bytes")
             return
         message = decode_server(data)
+        if isinstance(message, s.Resumed):
+            resume = speaker.session._resumed_from
+            self._asked[generation, resume.utterance] = resume.next_sample
         if isinstance(message, s.EVENTS):
             last = self._events.get(generation)
             if last is not None and message.event != last + 1:

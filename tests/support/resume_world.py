@@ -128,8 +128,8 @@ class World:
         if not isinstance(message, c.Resume):
             return message
         place = (message.utterance, message.next_sample - self.rng.choice((0, 0, 1, 7, 160, 333)))
-        if place >= self._speaker.session.delivery.ring.floor and place[1] >= message.played_sample:
-            message = replace(message, next_sample=place[1])
+        if place >= self._speaker.session.delivery.ring.floor and place[1] >= 0:
+            message = replace(message, next_sample=place[1], played_sample=min(place[1], message.played_sample))
         return message if self.has_decoder else replace(message, have_decoder=False)
 
     def _plan(self) -> None:
