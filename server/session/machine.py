@@ -55,7 +55,6 @@ class Session(RenderingSide):
         self.state = State.AWAITING_OPEN
         self.generation = 1
         self.epoch = 0
-        self.attached = True
         self.dead = False  # the connection takes nothing and says nothing: the shell should abort it
         self.utterances = 0  # finished or cancelled
         self.resumes = 0

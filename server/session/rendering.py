@@ -23,6 +23,7 @@ from server.session.work import FinishUtterance, SpeakSegment, Work
 
 COLLECTING_SLACK_S: Final = 30.0  # urgency of a client without `max_lead_ms`: behind everyone who listens
 BITRATE_HEADROOM: Final = 2.0  # in block mode Opus gets smaller where the link carries less than this times its rate
+CALM_AHEAD_MS: Final = 2_000  # audio ready besides what the listener has, in stream mode
 PCM_HEADROOM: Final = 1.3  # format auto falls to Opus where the link carries less than this times PCM
 
 
@@ -31,6 +32,7 @@ class RenderingSide:
 
     def __init__(self, policy: Policy, now: float, *, recorded: bool) -> None:
         self.config: SessionConfig | None = None
+        self.attached = True
         self.log = SessionLog(recorded)
         self._policy = policy
         self._now = now
@@ -73,7 +75,15 @@ class RenderingSide:
         rate = self.config.open.sample_rate
         if (ring.samples + ring.kept_samples) * 1000 >= self._policy.ring_ms * rate:
             return False
-        return ring.samples * 1000 < self._policy.read_ahead_ms * rate
+        return ring.samples * 1000 < self._read_ahead_ms * rate
+
+    @property
+    def _read_ahead_ms(self) -> int:
+        """How much may wait to be sent. Little while all is well and somebody listens: what is made ahead is wasted by a
+        barge-in, and coded for a link that may change.
+        """
+        calm = self.mode == "stream" and self.attached and self._delivery.flow.max_lead is not None
+        return min(self._policy.read_ahead_ms, CALM_AHEAD_MS) if calm else self._policy.read_ahead_ms
 
     @property
     def slack_s(self) -> float:
