@@ -178,7 +178,7 @@ class _Run:
             out.resumes = speaker.session.resumes
             out.resent_bytes = speaker.session.delivery.bytes_resent
             out.peak_ring_bytes = speaker.peak_ring_bytes
-            complete = self._profile.cancel_after_s is None
+            complete = out.finished and self._profile.cancel_after_s is None
             out.wrong_samples = wrong_samples(heard, speaker.made[1], SAMPLE_RATE // 50, complete=complete)
         out.wrong = heard.wrong[:5]
 
