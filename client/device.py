@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from client.errors import ClientError
 from client.items import Audio
-from client.playout import Playout
+from client.playout import MAX_PREROLL_MS, Playout
 from protocol.server_messages import Event, SegmentBegin, SegmentEnd
 
 REPORT_S: Final = 0.1  # how often played samples are reported
@@ -22,9 +22,10 @@ class DeviceUnavailable(ClientError):
 class DeviceSink:
     """Plays an utterance. `report(played_sample, buffered_ms, stalls)` is called about ten times a second meanwhile."""
 
-    def __init__(self, report: Callable[[int, int, int], None]) -> None:
+    def __init__(self, report: Callable[[int, int, int], None], max_preroll_ms: int = MAX_PREROLL_MS) -> None:
         self.stalls = 0
         self._report = report
+        self._max_preroll_ms = max_preroll_ms
         self._sounddevice = load_sounddevice()
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()  # the device's thread pulls, the event loop pushes
@@ -44,7 +45,7 @@ class DeviceSink:
 
     async def begin(self, sample_rate: int, pre_skip: int) -> None:
         """Opens the device. Raises DeviceUnavailable."""
-        self._playout = Playout(sample_rate)
+        self._playout = Playout(sample_rate, max_preroll_ms=self._max_preroll_ms)
         try:
             self._stream = self._sounddevice.RawOutputStream(
                 samplerate=sample_rate, channels=1, dtype="int16", callback=self._pull

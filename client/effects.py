@@ -14,7 +14,9 @@ from protocol.client_messages import ClientMessage
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send this message on the connection that carries the session. A newer ack may replace one that still waits."""
+    """Send this message on the connection that carries the session. A newer ack of the
+    same utterance may replace one that still waits.
+    """
 
     message: ClientMessage
 

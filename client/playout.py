@@ -17,15 +17,17 @@ JITTER_FACTOR: Final = 2
 ARRIVALS: Final = 200  # remembered to know the jitter; 4 s of 20 ms frames
 ENOUGH: Final = 20  # of them, before they say anything: the first are the engine's warming up
 CALM_S: Final = 10.0  # played without a stall: what stalls added is halved
-PATIENCE: Final = 2  # times the pre-roll: what is here by then is played, though it is less
+PATIENCE: Final = 2  # times the pre-roll: what is here by then is played, though it is less ...
+STILL_S: Final = 0.5  # ... and so it is when nothing more came for so long: the server may wait for the listener
 FADE_MS: Final = 5  # shorter clicks, longer is heard as a hole
 
 
 class Preroll:
     """How much audio should wait before playing begins, in seconds."""
 
-    def __init__(self, base_s: float) -> None:
+    def __init__(self, base_s: float, longest_s: float) -> None:
         self._base = base_s
+        self._longest = max(base_s, longest_s)
         self._late: deque[float] = deque(maxlen=ARRIVALS)  # by how much each arrival was later than the one before
         self._due: float | None = None  # when the next one is on time
         self._boost = 0.0
@@ -36,7 +38,7 @@ class Preroll:
         """The base, twice the jitter, and what stalls added."""
         late = sorted(self._late)
         jitter = late[int(JITTER_QUANTILE * (len(late) - 1))] if len(late) >= ENOUGH else 0.0
-        return max(self._base, min(MAX_PREROLL_MS / 1_000, self._base + JITTER_FACTOR * jitter + self._boost))
+        return min(self._longest, self._base + JITTER_FACTOR * jitter + self._boost)
 
     def arrived(self, seconds: float, now: float) -> None:
         """So much audio came."""
@@ -50,7 +52,7 @@ class Preroll:
 
     def stalled(self) -> None:
         """The buffer ran dry. One hole adds little, so that sound is back soon; one after the other add ever more."""
-        self._boost = min(max(self._base, 2 * self._boost), MAX_PREROLL_MS / 1_000)
+        self._boost = min(max(self._base, 2 * self._boost), self._longest)
         self._calm = 0.0
 
     def played(self, seconds: float) -> None:
@@ -62,15 +64,18 @@ class Preroll:
 
 
 class Playout:
-    """Buffers s16le mono for a player. `played_samples` counts what was pulled, over all utterances, without gaps."""
+    """Buffers s16le mono for a player. `played_samples` counts what was pulled, over all utterances, without gaps.
 
-    def __init__(self, sample_rate: int, preroll_ms: int = PREROLL_MS) -> None:
+    `max_preroll_ms`: at most half of the session's `max_lead_ms`, because no more than that lead ever waits here.
+    """
+
+    def __init__(self, sample_rate: int, preroll_ms: int = PREROLL_MS, max_preroll_ms: int = MAX_PREROLL_MS) -> None:
         self.sample_rate = sample_rate
         self.stalls = 0
         self.gap_samples = 0
         self.played_samples = 0
         self.pushed_samples = 0
-        self._preroll = Preroll(preroll_ms / 1_000)
+        self._preroll = Preroll(preroll_ms / 1_000, max_preroll_ms / 1_000)
         self._fade = max(1, sample_rate * FADE_MS // 1_000)
         self._chunks: deque[bytes] = deque()
         self._offset = 0  # bytes of the first chunk already pulled
@@ -78,7 +83,8 @@ class Playout:
         self._started = False
         self._complete = False
         self._between = False
-        self._waited = 0  # samples of silence since there was something to play
+        self._waited = 0  # samples of silence since there was something to play ...
+        self._still = 0  # ... and since the last of it came
         self._fade_in = 0  # samples of the fade still to come
 
     @property
@@ -107,6 +113,7 @@ class Playout:
             self._chunks.append(pcm)
             self.pushed_samples += len(pcm) // 2
             self._complete = False
+            self._still = 0
             if now is not None:
                 self._preroll.arrived(len(pcm) / 2 / self.sample_rate, now)
 
@@ -133,11 +140,13 @@ class Playout:
         """Exactly `samples` samples to play now, silence where there is no audio."""
         if not self._running:
             if not self._may_start():
-                self._waited += samples if self.buffered_samples else 0
+                if self.buffered_samples:
+                    self._waited += samples
+                    self._still += samples
                 self.gap_samples += samples if self._started and not (self._complete or self._between) else 0
                 return bytes(2 * samples)
             self._running = True
-            self._waited = 0
+            self._waited = self._still = 0
             self._fade_in = self._fade if self._started else 0
             self._started = True
         count = min(samples, self.buffered_samples)
@@ -162,7 +171,8 @@ class Playout:
         if self._complete:
             return buffered > 0
         wanted = int(self.sample_rate * self._preroll.seconds)
-        return buffered >= wanted or (buffered > 0 and self._waited >= PATIENCE * wanted)
+        waited = self._waited >= PATIENCE * wanted or self._still >= STILL_S * self.sample_rate
+        return buffered >= wanted or (buffered > 0 and waited)
 
     def _take(self, size: int) -> bytes:
         parts: list[bytes] = []

@@ -97,7 +97,9 @@ class Receiver:
         """The utterance is over, `samples` long."""
         self._utterances.finish(entry)
         entry.statistics.finish(event, samples, now)
-        self._acks.arrived(entry.number, entry.timeline.next_sample, EVENT_COST)
+        # Earlier utterances may still be on their way when a later one is cancelled: that confirms none of their audio.
+        number, sample = (entry.number, entry.timeline.next_sample) if isinstance(event, s.Done) else (0, 0)
+        self._acks.arrived(number, sample, EVENT_COST)
         return [Deliver(entry.number, event, EVENT_COST), Finished(entry.number), self.ack(now)]
 
     def cancelled_here(self, entry: Tracked, now: float) -> list[Effect]:
@@ -161,6 +163,15 @@ class Receiver:
         if entry is None:
             number = next(iter(self._utterances.live), at.utterance)
             return Send(Ack(self.generation, number, 0, event=self.last_event))
+        return self._ack_of(entry, sample)
+
+    def ack_end(self, entry: Tracked, now: float) -> Send:
+        """All of this utterance was heard: the server is told so, also where audio of the next one is here already."""
+        if entry.number >= self._acks.position.utterance or entry.is_past:
+            return self.ack(now)
+        return self._ack_of(entry, entry.timeline.next_sample)
+
+    def _ack_of(self, entry: Tracked, sample: int) -> Send:
         end = entry.base_samples + timeline_sample(sample, self.pre_skip if entry.timeline.is_coded else 0)
         played = min(entry.played, end)
         buffered_ms = (end - played) * 1_000 // self._rate if entry.buffered_ms is None else entry.buffered_ms

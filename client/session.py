@@ -121,14 +121,17 @@ class SessionState(Continuing):
 
     def consumed(self, utterance: int, end_sample: int, cost: int, now: float) -> list[Effect]:
         """The consumer took an item of this cost: audio up to `end_sample` of the timeline, or an event (0)."""
-        heard_all_now = False
+        effects: list[Effect] = []
+        self._watchdog.step(now)
+        due = self._acks.taken(cost)
+        if self.failure is not None:
+            return []
         if end_sample and (entry := self._utterances.find(utterance)) is not None:
             before = entry.heard_all
             entry.consumed_sample = max(entry.consumed_sample, end_sample)
-            heard_all_now = entry.heard_all and not before and self._max_lead is not None
-        self._watchdog.step(now)
-        due = self._acks.taken(cost)
-        return self._ack(now) if (due or heard_all_now) and self.failure is None else []
+            if entry.heard_all and not before and self._max_lead is not None:
+                effects += self._give(self._receiver.ack_end(entry, now).message, now)
+        return effects + self._ack(now) if due else effects
 
     def played(self, utterance: int, sample: int, buffered_ms: int, stalls: int, now: float) -> list[Effect]:
         """What a player reports, in samples of the utterance's timeline; the next ack carries it, the last at once."""
@@ -137,7 +140,7 @@ class SessionState(Continuing):
         if sample != entry.player_sample:
             self._watchdog.step(now)
         entry.player_sample, entry.buffered_ms, entry.stalls = sample, buffered_ms, stalls
-        return self._ack(now) if entry.heard_all else []
+        return self._give(self._receiver.ack_end(entry, now).message, now) if entry.heard_all else []
 
     # ---- time ----
 

@@ -50,7 +50,7 @@ class Wire:
     def __init__(self, number: int, opening: Callable[[], Awaitable[Socket]], listener: Listener) -> None:
         self.number = number
         self.waiting: deque[ClientMessage] = deque()  # posted and not yet sent; its session bounds it
-        self._ack: Ack | None = None  # the newest replaces one not yet sent
+        self._ack: Ack | None = None  # the newest; one that was not yet sent is of no use then
         self._opening = opening
         self._listener = listener
         self._socket: Socket | None = None
@@ -69,8 +69,10 @@ class Wire:
         return not self.waiting and self._ack is None
 
     def post(self, message: ClientMessage) -> None:
-        """To be sent, in order; an ack after everything else."""
+        """To be sent, in order; an ack after everything else, and only the newest of an utterance."""
         if isinstance(message, Ack):
+            if self._ack is not None and self._ack.utterance != message.utterance:
+                self.waiting.append(self._ack)
             self._ack = message
         else:
             self.waiting.append(message)

@@ -161,7 +161,7 @@ class Speaking:
             plan.captions.unlink(missing_ok=True)  # after a failure an older one would not fit the audio
         if plan.play:
             try:
-                self._device = DeviceSink(self._played)
+                self._device = DeviceSink(self._played, PLAY_LEAD_MS // 2)
                 await self._device.begin(session.sample_rate, session.pre_skip)
             except DeviceUnavailable as error:
                 self._device = None

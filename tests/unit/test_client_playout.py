@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client.playout import FADE_MS, MAX_PREROLL_MS, Playout
+from client.playout import FADE_MS, MAX_PREROLL_MS, STILL_S, Playout
 from client.statistics import ArrivalClock
 
 RATE = 8_000
@@ -146,6 +146,26 @@ def test_what_is_here_is_played_in_time_though_it_is_little() -> None:
     while values(playout.pull(80)) == [0] * 80:
         waited += 80
     assert waited == 2 * RATE // 10
+
+
+def test_what_stops_coming_is_played() -> None:
+    playout = Playout(RATE, preroll_ms=2_000)
+    for _ in range(5):  # the server sends no more than its lead, before the listener has heard it
+        playout.push(tone(RATE // 10))
+        playout.pull(RATE // 10)
+    assert playout.played_samples == 0
+    waited = 0
+    while values(playout.pull(80)) == [0] * 80:
+        waited += 80
+    assert waited == RATE * STILL_S - RATE // 10
+
+
+def test_the_preroll_can_be_bounded() -> None:
+    playout = Playout(RATE, max_preroll_ms=150)
+    for _ in range(5):
+        stall(playout)
+    assert playout.preroll_ms == 150
+    assert Playout(RATE, 500, 150).preroll_ms == 500
 
 
 def test_a_writer_who_pauses_is_no_stall() -> None:

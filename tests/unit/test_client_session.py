@@ -278,6 +278,19 @@ def test_the_late_end_of_a_cancelled_utterance_does_not_turn_acks_back() -> None
     assert (ack.utterance, ack.next_sample, ack.event) == (2, 2_400, 2)
 
 
+def test_a_later_utterance_that_is_cancelled_confirms_nothing_of_the_one_before() -> None:
+    state = started()
+    state.start(c.Start(0, 1), 0.0)
+    feed(state, s.SegmentBegin(1, 1, 0, 0, 1, 0))
+    feed(state, frame(0, samples(2_400)))
+    state.cancel(2, None, 0.0)
+    (ack,) = acks_of(feed(state, s.Cancelled(2, 2, 0, 0)))
+    assert (ack.utterance, ack.next_sample, ack.event) == (1, 2_400, 2)
+    feed(state, frame(2_400, samples(2_400)), 0.05)
+    (ack,) = acks_of(state.tick(0.3, 0.3))
+    assert (ack.utterance, ack.next_sample) == (1, 4_800)
+
+
 # ---- acks ----
 
 
@@ -390,7 +403,8 @@ def test_the_utterance_being_heard_is_acked_before_the_next() -> None:
     state.played(1, 1_000, 0, 0, 0.1)
     (ack,) = acks_of(state.tick(0.2, 0.2))
     assert (ack.utterance, ack.next_sample, ack.played_sample) == (1, 2_400, 1_000)
-    state.played(1, 2_400, 0, 0, 0.1)
+    (ack,) = acks_of(state.played(1, 2_400, 0, 0, 0.1))
+    assert (ack.utterance, ack.next_sample, ack.played_sample) == (1, 2_400, 2_400)  # else nobody would tell its end
     state.played(2, 100, 0, 0, 0.1)
     (ack,) = acks_of(state.tick(0.4, 0.4))
     assert (ack.utterance, ack.next_sample, ack.played_sample) == (2, 4_800, 100)
