@@ -105,7 +105,7 @@ class Flow:
         """
         self._unacked.clear()
         self.unacked_bytes = 0
-        for number in [known for known in self._spans if known > utterance]:
+        for number in [known for known in self._spans if known > utterance or (known == utterance and not next_sample)]:
             del self._spans[number]
         if live and next_sample:
             span = self._spans.setdefault(utterance, _Span())
