@@ -32,6 +32,8 @@ MIN_RTT_ACKS: Final = 20  # ... each of at least so many acks
 SRTT_RISE_S: Final = 3.0  # slow, so that a link that gets slower does not raise the ack age's limit as fast as the age
 SRTT_RISE: Final = 1 / 8  # the most one sample counts when the value rises ...
 SRTT_FALL: Final = 1 / 4  # ... and how much when it falls
+FULL_PIPES: Final = 3.0  # so many times what a round trip and an ack interval deliver ...
+FULL_BYTES: Final = 4_000  # ... and this: the lead of Opus fills a slow link long before the window is full
 SHORTEST_S: Final = 0.01  # a rate over less says more about timers than about the link
 GROWTH: Final = 2.0  # of the window while nothing is known to limit it
 PROBE: Final = 1.25  # ... while a limit is known; now and then even where acks are late, as that may be jitter alone
@@ -103,7 +105,7 @@ class Estimator:
         """An ack came; see `Link.acked`."""
         gap = now - self._acked_at if self._acked_at is not None else 0.0
         self._now = self._acked_at = now
-        full = self._in_flight >= 0.75 * self.window
+        full = self._is_full
         self._delivered += size
         self._in_flight = max(0, self._in_flight - size)
         if sent_at is None:
@@ -152,6 +154,15 @@ class Estimator:
         return self._delays.value(now)
 
     # ---- inner parts ----
+
+    @property
+    def _is_full(self) -> bool:
+        """More is on its way than the link holds: by the window, or by far by what it delivered so far."""
+        if self._in_flight >= 0.75 * self.window:
+            return True
+        if not self.rate or self.min_rtt_s is None:
+            return False
+        return self._in_flight >= FULL_PIPES * self.rate * (self.min_rtt_s + ACK_INTERVAL_S) + FULL_BYTES
 
     def _flight_of(self, sent_at: float) -> _Flight | None:
         """The flight of a frame; those before it are forgotten."""

@@ -12,8 +12,9 @@ from server.link import Link, Load, Mode, Switch
 from server.session.flow import Flow
 from server.session.ring import Place, Ring
 
-
-HELD_BLOCK_MS: Final = 200  # in stream mode, of audio that had to wait: its headers are half of Opus on a slow line
+LEAST_PIECE_MS: Final = 100  # a silence, or a long frame, is not cut smaller to fit the listener's lead
+HELD_BLOCK_MS: Final = 200  # in stream mode, of audio that had to wait: larger messages cost no time then
+PACKETS_MS: Final = 100  # in stream mode, of Opus packets that are there: alone, headers would double them
 
 
 class Delivery:
@@ -74,9 +75,8 @@ class Delivery:
         return entry.item
 
     def _take_audio(self, frame: AudioFrame, now: float, written: int) -> AudioFrame | None:
-        limit = self.link.message_bytes
-        if frame.codec is Codec.PCM and len(frame.payload) > limit:
-            self.ring.split_head(limit // 2)
+        if frame.codec is Codec.PCM and (most := self._most_samples(frame)) < frame.count:
+            self.ring.split_head(most)
             head = self.ring.head
             assert head is not None
             assert isinstance(head.item, AudioFrame)
@@ -85,7 +85,8 @@ class Delivery:
         if not self.flow.may_send(frame.count, len(frame.payload), window):
             self._held = True
             return None
-        block_ms = self.link.block_ms or (HELD_BLOCK_MS if self._held else 0)
+        small = PACKETS_MS if frame.codec is Codec.OPUS else 0
+        block_ms = self.link.block_ms or (HELD_BLOCK_MS if self._held else small)
         frames = self._block(frame, block_ms, window, written) if block_ms else [frame]
         for _ in frames:
             self.ring.sent()
@@ -98,11 +99,27 @@ class Delivery:
         self.flow.sent(whole.utterance, whole.end_sample, whole.count, size, now)
         self.link.sent(now, size + HEADER.size)
         self._wire.setdefault(whole.utterance, sha256()).update(whole.payload)
-        if (whole.utterance, whole.end_sample) <= self._resent_until:
-            self.bytes_resent += size
-        else:
-            self.samples_sent += whole.count
+        again = self._sent_before(whole)
+        self.samples_sent += whole.count - again
+        self.bytes_resent += size * again // max(1, whole.count)
         return whole
+
+    def _sent_before(self, frame: AudioFrame) -> int:
+        """How many of its samples another connection carried already."""
+        utterance, end = self._resent_until
+        if frame.utterance != utterance:
+            return frame.count if frame.utterance < utterance else 0
+        return min(frame.count, max(0, end - frame.first_sample))
+
+    def _most_samples(self, frame: AudioFrame) -> int:
+        """How much of a PCM frame may go in one message: what the link and the listener's lead have room for."""
+        most = frame.count
+        if len(frame.payload) > self.link.message_bytes:
+            most = self.link.message_bytes // 2
+        if self.flow.max_lead is None or frame.count <= self._rate * LEAST_PIECE_MS // 1000:
+            return most
+        room = self.flow.max_lead - self.flow.lead
+        return min(most, room) if self._rate * LEAST_PIECE_MS // 1000 <= room < self.flow.max_lead else most
 
     def _block(self, first: AudioFrame, block_ms: int, window: int, written: int) -> list[AudioFrame]:
         """As many frames as fit in one message of so much audio."""

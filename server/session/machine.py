@@ -282,13 +282,18 @@ class Session(RenderingSide):
             raise ProtocolError(ErrorCode.BAD_ACK, f"utterance {ack.utterance} was not started", "ack.utterance")
         del self._token_hashes[1:]  # the client has the newest
         utterance = self._sending.get(ack.utterance)
-        if utterance is None:  # cancelled meanwhile, or heard before
-            self._delivery.confirm((0, 0), ack.event)
+        if utterance is None:  # cancelled meanwhile, or heard before; but a new connection may have sent its end again
+            place = (ack.utterance, ack.next_sample)
+            if place <= self._delivery.ring.last_sent:
+                self._delivery.acked(ack, self._now)
+                self._delivery.confirm(place, ack.event)
+            else:
+                self._delivery.confirm((0, 0), ack.event)
             return
-        if ack.next_sample > utterance.sent:
+        if ack.next_sample > utterance.furthest:  # on an earlier connection the client may have got more than it said
             raise ProtocolError(
                 ErrorCode.BAD_ACK,
-                f"sample {ack.next_sample} was not sent, the end is {utterance.sent}",
+                f"sample {ack.next_sample} was not sent, the end is {utterance.furthest}",
                 "ack.next_sample",
             )
         if ack.played_sample > ack.next_sample:
@@ -298,6 +303,7 @@ class Session(RenderingSide):
         self._delivery.confirm((ack.utterance, ack.next_sample), ack.event)
         utterance.played(ack.played_sample)
         utterance.acked = max(utterance.acked, ack.next_sample)
+        utterance.sent = max(utterance.sent, utterance.acked)
         utterance.heard = max(utterance.heard, ack.played_sample)
         self._record_ack(ack)
         collects = self._delivery.flow.max_lead is None
@@ -371,6 +377,7 @@ class Session(RenderingSide):
             if self.first_audio_ms is None:
                 self.first_audio_ms = round(self._first_audio * 1000, 1)
         utterance.sent = max(utterance.sent, frame.end_sample)
+        utterance.furthest = max(utterance.furthest, utterance.sent)
 
     def _event_went(self, event: s.Event) -> s.Event:
         if not isinstance(event, s.Done):

@@ -79,8 +79,8 @@ class RenderingSide:
 
     @property
     def _read_ahead_ms(self) -> int:
-        """How much may wait to be sent. Little while all is well and somebody listens: what is made ahead is wasted by a
-        barge-in, and coded for a link that may change.
+        """How much may wait to be sent. Little while all is well and somebody listens: what is made ahead is wasted by
+        a barge-in, and coded for a link that may change.
         """
         calm = self.mode == "stream" and self.attached and self._delivery.flow.max_lead is not None
         return min(self._policy.read_ahead_ms, CALM_AHEAD_MS) if calm else self._policy.read_ahead_ms

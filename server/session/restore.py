@@ -102,7 +102,7 @@ class RestoredSession(Session):
                 self._delivery.ring.add(before.done)
         self._speaking = deque(self._sending.values())
         if current is not None:
-            current.sent = current.acked = position
+            current.sent = current.acked = current.furthest = position
             current.heard = message.played_sample
         self._delivery.event = message.events_seen
         self._begun_at = (number, position)

@@ -245,6 +245,7 @@ class Ring:
             return None
         if item.codec is Codec.PCM and (item.utterance, item.first_sample) < place < _end(item):
             self.bytes -= entry.size
+            self.floor = max(self.floor, place)
             entry = _split(entry, place[1] - item.first_sample)[1]
             self.bytes += entry.size
         return entry

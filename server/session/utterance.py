@@ -62,7 +62,8 @@ class Utterance:
         self.first_work_at: float | None = None  # when its first cut was certain and rendering began
         self.samples = 0  # on the timeline
         self.coded = 0  # samples covered by coded frames (equal to `samples` for PCM)
-        self.sent = 0  # coded samples sent
+        self.sent = 0  # coded samples sent, on this connection or to a client that said it has them
+        self.furthest = 0  # ... on any connection
         self.acked = 0  # coded samples the client has
         self.heard = 0  # samples the client played
         self.was_sent = False  # some audio of it
