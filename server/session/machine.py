@@ -474,6 +474,8 @@ class Session(RenderingSide):
         assert self.config is not None
         place = (message.utterance, message.next_sample)
         current = self._sending.get(message.utterance)
+        if current is not None and message.next_sample < current.acked:
+            raise ResumeRefused("range")  # it confirmed more
         opus = self.config.codec is Codec.OPUS or (current is not None and current.opus_from is not None)
         preroll = self.config.open.sample_rate * limits.OPUS_PREROLL_MS // 1000
         lost_decoder = opus and current is not None and not message.have_decoder and message.next_sample > 0

@@ -119,6 +119,7 @@ class World:
             restless = RestlessLink(self.clock.now, pinned=None, paced=self.request.max_lead_ms is not None)
             restless.dice, restless.unrest = dice, self.rng.choice((0.0, 0.02, 0.2))
             delivery.link = restless
+        self._asked_for = (0, 0)  # a later attempt never asks for less
         greeting = state._reconnecting._greeting
         state._reconnecting._greeting = lambda: self._greets(greeting())
         self._plan()
@@ -128,8 +129,13 @@ class World:
         if not isinstance(message, c.Resume):
             return message
         place = (message.utterance, message.next_sample - self.rng.choice((0, 0, 1, 7, 160, 333)))
-        if place >= self._speaker.session.delivery.ring.floor and place[1] >= 0:
+        state = self.client.state
+        assert state is not None
+        acked = state._receiver._acks.position  # on its way, perhaps
+        floor = max((acked.utterance, acked.sample), self._speaker.session.delivery.ring.floor, self._asked_for)
+        if place >= floor and place[1] >= 0:
             message = replace(message, next_sample=place[1], played_sample=min(place[1], message.played_sample))
+        self._asked_for = max(self._asked_for, (message.utterance, message.next_sample))
         return message if self.has_decoder else replace(message, have_decoder=False)
 
     def _plan(self) -> None:
