@@ -168,8 +168,8 @@ class AutoCoder:
         first = max(0, self._at - self._kept + self._per_packet, known)
         first = -(-first // self._per_packet) * self._per_packet
         first = min(first, self._at // self._per_packet * self._per_packet)
-        if first < known:
-            return  # not even one packet's worth is known: the next audio may fall
+        if first < known or 0 < self._at == first:
+            return  # nothing is known that could warm a decoder up: the next audio may fall
         self._opus = OpusCoder(self._rate, self._opus_ms, self._bitrate, start=first)
         self._covers = self._at + self._opus.pre_skip if self._at else 0
         self._seam = self._opus.push(tail[2 * (first - known) :])

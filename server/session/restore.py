@@ -10,6 +10,7 @@ from protocol import limits
 from protocol.codec import decode_client
 from protocol.errors import ProtocolError
 from protocol.frames import Codec
+from protocol.media.opus import packet_count
 from protocol.server_messages import Done
 from server.engines.base import Capabilities, RenderPlan
 from server.session import journal
@@ -86,8 +87,11 @@ class RestoredSession(Session):
         current = self._sending.get(number)
         heard = 0 if current is None else self._timeline_sample(current, position)
         known = restored.utterances.get(number)
-        if current is not None and heard > (known.end if known else 0):
-            raise ResumeRefused("epoch", number, known.text_position(heard) if known else 0)
+        end = known.end if known else 0
+        if current is not None and heard > end:
+            if position > self._padded(current, end):
+                raise ResumeRefused("epoch", number, known.text_position(heard) if known else 0)
+            heard = end
         for earlier in [each for each in self._sending.values() if each.id < number]:
             self._drop(earlier)
             self.log.add(journal.GONE, earlier.id)
@@ -110,12 +114,24 @@ class RestoredSession(Session):
         self._delivery.flow.restart(number, position, message.played_sample, live=current is not None)
         restored.expect(number, start, heard)
 
+    def _padded(self, utterance: Utterance, end: int) -> int:
+        """How far frames may reach of an utterance that ends at this timeline sample."""
+        assert self.config is not None
+        if not end or (self.config.codec is Codec.PCM and utterance.opus_from is None):
+            return end
+        coder = self.config.coder
+        return packet_count(end, self.config.pre_skip, coder.samples_per_packet) * coder.samples_per_packet
+
     def _code_from(self, utterance: Utterance, position: int) -> int:
         """Let the coder begin so that the client can go on at `position`. Returns the first sample it needs."""
         assert self.config is not None
         if utterance.opus_from is not None and position <= utterance.opus_from:
             utterance.opus_from = None  # the client got no Opus yet
             self.log.add(journal.CODEC, utterance.id, None)
+        known = self.restored.utterances.get(utterance.id)
+        if known is not None and known.done is not None and position >= self._padded(utterance, known.end):
+            utterance.coded, utterance.code_from = position, known.end  # the client has all of it
+            return known.end
         if self.config.codec is Codec.OPUS or utterance.opus_from is not None:
             packet = self.config.coder.samples_per_packet
             preroll = self.config.open.sample_rate * limits.OPUS_PREROLL_MS // 1000

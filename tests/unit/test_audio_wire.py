@@ -324,4 +324,7 @@ def test_pcm_that_begins_in_the_middle_still_ends() -> None:
     """All samples came before a restart: the frame that says so is missing."""
     assert PcmCoder(RATE, 40, start=100).finish() == [CodedAudio(0, b"", FrameFlag.LAST)]
     assert PcmCoder(RATE, 40).finish() == []
-    assert auto(start=100).finish() == [CodedAudio(0, b"", FrameFlag.LAST)]
+    for start in (100, 2 * N):
+        coder = auto(start=start)
+        coder.adapt(BITRATE, opus=True)
+        assert coder.finish() == [CodedAudio(0, b"", FrameFlag.LAST)]
