@@ -77,6 +77,8 @@ class Receiver:
                     return []
                 whole = entry.within(new, whole.event)
             case s.Done():
+                if entry.cancelled and entry.timeline.lacks_audio(event):
+                    return []  # `cancelled` follows
                 entry.timeline.done(event)
                 assert isinstance(whole, s.Done)
                 if entry.cancelled and self._max_lead is not None and entry.played < whole.samples:

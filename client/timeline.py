@@ -105,6 +105,10 @@ class Timeline:
                 return
         raise ServerMisbehaved(f"segment {event.segment} of utterance {self.utterance} ended but never began")
 
+    def lacks_audio(self, event: Done) -> bool:
+        """Whether audio is missing: that of a cancelled utterance does not come again after a resume."""
+        return self.next_sample < event.samples + (self._pre_skip if self.is_coded else 0)
+
     def done(self, event: Done) -> None:
         """Checks the whole utterance against `done`."""
         end = event.samples

@@ -120,6 +120,14 @@ class World:
             restless.dice, restless.unrest = dice, self.rng.choice((0.0, 0.02, 0.2))
             delivery.link = restless
         self._asked_for = (0, 0)  # a later attempt never asks for less
+        self._acked = (0, 0)  # nor for what any ack confirmed
+        ack_of = state._receiver._ack_of
+
+        def noted_ack(entry: Any, sample: int) -> Any:
+            self._acked = max(self._acked, (entry.number, sample))
+            return ack_of(entry, sample)
+
+        state._receiver._ack_of = noted_ack  # type: ignore[method-assign]
         greeting = state._reconnecting._greeting
         state._reconnecting._greeting = lambda: self._greets(greeting())
         self._plan()
@@ -128,13 +136,11 @@ class World:
         """Some clients have no decoder any more; some forgot a little, so that a frame must be cut to the sample."""
         if not isinstance(message, c.Resume):
             return message
-        place = (message.utterance, message.next_sample - self.rng.choice((0, 0, 1, 7, 160, 333)))
-        state = self.client.state
-        assert state is not None
-        acked = state._receiver._acks.position  # on its way, perhaps
-        floor = max((acked.utterance, acked.sample), self._speaker.session.delivery.ring.floor, self._asked_for)
-        if place >= floor and place[1] >= 0:
-            message = replace(message, next_sample=place[1], played_sample=min(place[1], message.played_sample))
+        floor = max(self._acked, self._speaker.session.delivery.ring.floor, self._asked_for)
+        may = [n for n in (1, 7, 160, 333) if (message.utterance, message.next_sample - n) >= floor]
+        if may and message.next_sample > 333 and self.rng.random() < 0.7:
+            at = message.next_sample - self.rng.choice(may)
+            message = replace(message, next_sample=at, played_sample=min(at, message.played_sample))
         self._asked_for = max(self._asked_for, (message.utterance, message.next_sample))
         return message if self.has_decoder else replace(message, have_decoder=False)
 
