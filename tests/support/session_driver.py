@@ -103,13 +103,21 @@ class Driver:
 
     def drain(self) -> None:
         """Take everything the session may send now."""
-        while (data := self.session.next_outgoing(self.now)) is not None:
-            item = decode_server(data) if isinstance(data, str) else decode_frame(data)
-            if isinstance(item, AudioFrame):
-                self.frames.append(item)
-            else:
-                self.messages.append(item)
-            self.order.append(item)
+        while self.take():
+            pass
+
+    def take(self) -> bool:
+        """Take one message. Whether there was one."""
+        data = self.session.next_outgoing(self.now)
+        if data is None:
+            return False
+        item = decode_server(data) if isinstance(data, str) else decode_frame(data)
+        if isinstance(item, AudioFrame):
+            self.frames.append(item)
+        else:
+            self.messages.append(item)
+        self.order.append(item)
+        return True
 
     def run(self, acks: bool = True) -> None:
         """Render and send until nothing more happens, acking (as received and played) all that came."""
