@@ -7,7 +7,7 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo serve test lint quality bench test-lowest clean distclean
+.PHONY: help setup demo demo-drop serve test lint quality bench soak test-lowest clean distclean
 
 help: ## this list
 	@echo "CosyStream: text in over a WebSocket, speech out as it is made."
@@ -21,6 +21,9 @@ setup: $(VENV)/.voices ## make .venv, install, build the voices (once; seconds w
 
 demo: setup ## start a server, stream a bilingual sample through the client, write demo.wav, stop
 	@$(BIN)/python -m deploy.demo $(ARGS)
+
+demo-drop: setup ## cut the line while a text is spoken, then prove that nothing was lost (half a minute)
+	@$(BIN)/python -m deploy.demo_drop $(ARGS)
 
 serve: setup ## run the server (ws://127.0.0.1:8765)
 	@exec $(BIN)/python -m server $(ARGS)
@@ -40,12 +43,15 @@ bench: setup ## run every benchmark, one after the other (minutes); one alone: .
 		echo "== bench.$$name"; $(BIN)/python -m bench.$$name $(ARGS) || missed="$$missed $$name"; done; \
 		test -z "$$missed" || { echo "missed a figure:$$missed"; exit 1; }
 
+soak: setup ## cut the line a thousand times while one long text is spoken (a minute)
+	COSYSTREAM_SOAK_DROPS=1000 $(PYTEST) tests/fault/test_many.py -k drops $(ARGS)
+
 test-lowest: setup ## the tests against the oldest versions that pyproject.toml allows, in .venv-lowest
 	$(BIN)/python tests/support/lowest.py .venv-lowest
 	.venv-lowest/bin/python -m pytest tests/unit tests/integration --ignore tests/unit/test_project.py -m "not quality and not slow" $(ARGS)
 
 clean: ## remove caches, builds and the demo's files
-	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis demo.wav demo.vtt
+	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis demo.wav demo.vtt demo_drop.wav
 	find . -name __pycache__ -type d -not -path './.venv*' -prune -exec rm -rf {} +
 
 distclean: clean ## also remove the virtual environments

@@ -1,6 +1,7 @@
 """One of the two sockets of a connection."""
 
 import asyncio
+import contextlib
 import socket
 import struct
 from typing import TYPE_CHECKING, Final, cast
@@ -58,13 +59,15 @@ class Peer(asyncio.Protocol):
     def write(self, data: bytes) -> None:
         """Send."""
         assert self.transport is not None
-        self.transport.write(data)
+        if not self.transport.is_closing():
+            self.transport.write(data)
 
     def write_fin(self) -> None:
         """Send no more."""
         assert self.transport is not None
         if not self.transport.is_closing():
-            self.transport.write_eof()
+            with contextlib.suppress(OSError):  # it was reset, and that is not known yet
+                self.transport.write_eof()
 
     def read_if(self, wanted: bool) -> None:
         """Take more from the socket, or leave it to the kernel, which makes the sender wait."""

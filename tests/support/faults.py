@@ -96,10 +96,12 @@ async def hear(utterance: client.Utterance, heard: Heard) -> None:
     heard.pcm = b"".join(parts)
 
 
-async def speak(url: str, text: str | Iterable[str] | AsyncIterable[str], **options: Any) -> Heard:
+async def speak(
+    url: str, text: str | Iterable[str] | AsyncIterable[str], *, patience_s: float = PATIENCE_S, **options: Any
+) -> Heard:
     """One text through the real client; options are those of `client.connect`."""
     heard = Heard()
-    async with asyncio.timeout(PATIENCE_S), client.connect(url, on_notice=heard.notices.append, **options) as session:
+    async with asyncio.timeout(patience_s), client.connect(url, on_notice=heard.notices.append, **options) as session:
         utterance = await session.start()
         heard.line = session.line
         writing = asyncio.create_task(write_all(utterance, text))
@@ -161,9 +163,9 @@ def descriptors() -> int:
 async def scene(*, tcp_backoff: bool = False, buffer_bytes: int = 65_536, **settings: Any) -> AsyncIterator[Scene]:
     """In the end no session, no connection and no descriptor may be left, with the server still running.
 
-    Sessions that wait for their client are over with `resume_ttl_s`, 2 s where the test does not say.
+    Sessions that wait for their client are over with `resume_ttl_s`, 1 s where the test does not say.
     """
-    settings = {"resume_ttl_s": 2.0, **settings}
+    settings = {"resume_ttl_s": 1.0, **settings}
     async with running(**settings) as server:
         assert server.listener is not None
         before = descriptors()
