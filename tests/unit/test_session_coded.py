@@ -307,15 +307,18 @@ def near(number: int, heard: Heard) -> float:
     return 99.0 if not noise else 10 * float(np.log10(np.sum(a**2) / noise))
 
 
-WHOLE = spoken(0, format="opus")
+@pytest.fixture(scope="module")
+def undisturbed() -> dict[int, Heard]:
+    """Opus without any trouble."""
+    return spoken(0, format="opus")
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_drops_lose_no_packet_of_opus(seed: int) -> None:
+def test_drops_lose_no_packet_of_opus(seed: int, undisturbed: dict[int, Heard]) -> None:
     """The client has exactly the packets of the undisturbed run, and hears the same but for a decoder's warming up."""
     heard = spoken(seed, drops=0.1 if seed % 2 else 0.02, format="opus")
     for number in (1, 3):
-        one, whole = heard[number], WHOLE[number]
+        one, whole = heard[number], undisturbed[number]
         assert one.packets == whole.packets
         assert one.done is not None
         assert whole.done is not None
@@ -352,9 +355,38 @@ def test_kills_and_drops_with_format_auto(seed: int) -> None:
         assert near(number, one) > CLEAR_DB
 
 
-def test_all_ways_were_gone() -> None:
+def test_all_ways_were_gone(undisturbed: dict[int, Heard]) -> None:
     """The schedules above do what they are there for."""
     falls = [spoken(seed, falls=0.2, format="auto")[1].timeline._pcm_end for seed in range(6)]
     assert any(end for end in falls if end)
-    assert WHOLE[1].timeline.is_coded
-    assert all(bytes(WHOLE[n].pcm) != RENDERED[n] for n in (1, 3))
+    assert undisturbed[1].timeline.is_coded
+    assert all(bytes(undisturbed[n].pcm) != RENDERED[n] for n in (1, 3))
+
+
+def test_a_decoder_of_before_a_restart_is_of_no_use_after_it() -> None:
+    """The new process's first packets are lost with their connection: the next one begins with a new decoder, too."""
+    line = Line(3, format="opus")
+    say_all(line.driver)
+    line.write()
+    while line.listener.place < (1, 9_600):
+        line._step()
+    line.write()
+    place = line.listener.place
+    line.kill()
+    driver, frames = line.driver, []
+    for has in (True, True):
+        for _ in range(3):
+            if (work := driver.take_work()) is not None:
+                driver.do(work)
+            line.write()
+            while (data := driver.session.next_outgoing(driver.now)) is not None:
+                if isinstance(data, bytes):
+                    frames.append(decode_frame(data))
+        opus = frames[0]
+        assert opus.flags & FrameFlag.DECODER_RESET
+        assert (1, opus.first_sample) < place
+        frames.clear()
+        session = driver.session
+        session.detach(driver.now)
+        message = c.Resume("s", line.listener.token, 1, 1, *place, line.listener.event, have_decoder=has)
+        session.resume(message, "t9", driver.now)

@@ -220,7 +220,7 @@ def followed(driver: Driver, chance: random.Random | None) -> None:
         work = driver.take_work()
         if work is not None:
             driver.do(work)
-        for _ in range(chance.randrange(12) if chance is not None else 1_000):
+        for _ in range(chance.randint(1, 12) if chance is not None else 1_000):
             if not driver.take():
                 break
         if driver.frames:
