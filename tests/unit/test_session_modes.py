@@ -252,7 +252,7 @@ def placed(driver: Driver) -> list[tuple[str, int, int]]:
 
 @pytest.mark.parametrize("format", ["pcm", "opus"])
 @given(seed=st.integers(0, 2**32), frame_ms=st.sampled_from((20.0, 40.0)))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_a_schedule_of_modes_changes_no_cut_no_order_no_length_and_no_digest(
     format: str, seed: int, frame_ms: float
 ) -> None:
