@@ -113,7 +113,7 @@ async def test_server_errors_name_the_field() -> None:
 
 async def test_a_server_that_stops_is_told_apart_from_one_that_breaks() -> None:
     async with running_server() as url:
-        session = await client.connect(url)
+        session = await client.connect(url, reconnect_s=1.0)
         utterance = await session.start()
         reading = asyncio.create_task(anext(utterance))
         await asyncio.sleep(0.1)

@@ -1,8 +1,8 @@
 """Replays the traces of docs/protocol.md against the session machine, so that they stay true.
 
 A trace has lines `C: MESSAGE` (what the client sends), `S: MESSAGE` or `S: [audio ...]` or `S: [close ...]` (what the
-server answers), `-- N ms` (time passes), `-- the connection breaks` and `# ...` (a remark). Client lines that follow each other are sent at once.
-An indented line continues the one before. `…` in a server line stands for anything.
+server answers), `-- N ms` (time passes), `-- the connection breaks` and `# ...` (a remark). Client lines that follow
+each other are sent at once. An indented line continues the one before. `…` in a server line stands for anything.
 """
 
 import re
