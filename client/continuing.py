@@ -46,6 +46,8 @@ class Continuing(Writing):
         self._gap_at = float("-inf")
         self._fresh = False  # resumed, and nothing new came yet
         self._futile = 0
+        self._probe = 0  # id of the ping that asks a connection which speaks again whether it hears, too
+        self._probed = False  # in this outage
         self.going_away: s.GoAway | None = None
 
     @property
@@ -67,6 +69,7 @@ class Continuing(Writing):
         effects: list[Effect] = []
         if first:
             self._lost = error
+            self._probed = False
             effects.append(Notice(f"{what}: reconnecting"))
         return effects + self._reconnecting.begin(now, heard_at, gone=gone)
 
@@ -83,7 +86,7 @@ class Continuing(Writing):
         )
 
     def _wake(self, now: float) -> list[Effect]:
-        """The connection that was silent speaks again, before another one took over."""
+        """The connection that was silent speaks and hears again, before another one took over."""
         quiet_s = now - self._reconnecting.heard_at
         self.line.outage(quiet_s)
         self._watchdog.begin(now)

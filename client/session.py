@@ -9,7 +9,7 @@ from random import Random
 from typing import Final
 
 from client.continuing import FINAL_CLOSES, Continuing
-from client.effects import Drop, Effect, RoomGrew
+from client.effects import Drop, Effect, RoomGrew, Send
 from client.errors import Busy, ClientError, Gap, ServerError, ServerLost, ServerMisbehaved
 from client.watchdog import LATE_TICK_S
 from client.writing import SOFT_FLUSH_S
@@ -58,7 +58,7 @@ class SessionState(Continuing):
                 return self._answer(message, connection, now)
             except ClientError as error:
                 return self._fail(error)
-        effects = self._heard(now)
+        effects = self._heard(now, message)
         if not isinstance(message, s.Heartbeat | s.Pong):
             self._watchdog.step(now)
         try:
@@ -211,10 +211,20 @@ class SessionState(Continuing):
 
     # ---- inside ----
 
-    def _heard(self, now: float) -> list[Effect]:
-        """The connection that carries the session spoke."""
+    def _heard(self, now: float, message: s.ServerMessage | None = None) -> list[Effect]:
+        """The connection that carries the session spoke. After an outage that alone proves one direction: what was on
+        its way comes, while nothing gets through from here yet. So it is asked, and another one may still be quicker.
+        """
         self._watchdog.heard(now)
-        return self._wake(now) if self.is_out else []
+        if not self.is_out:
+            return []
+        if isinstance(message, s.Pong) and message.id == self._probe:
+            return self._wake(now)
+        if self._probed:
+            return []
+        self._probed = True
+        self._probe += 1
+        return [Send(Ping(self._probe))]
 
     def _progress(self) -> None:
         """Something new came."""

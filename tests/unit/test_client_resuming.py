@@ -70,6 +70,9 @@ def test_the_old_connection_may_wake_up_before_another_one_asks() -> None:
     show.do(show.state.start(c.Start(0, 1), show.now)).do(show.state.text("Later.", show.now))
     assert show.of(c.Start)[1:] == []
     show.feed(script.sent[4], connection=0)
+    assert show.state.is_out  # what was on its way says nothing about the other direction
+    ping = show.of(c.Ping)[-1]
+    show.feed(s.Pong(ping.id), connection=0)
     assert show.attempts == {}
     assert not show.state.is_out
     assert "the connection works again, after 1.3 s" in show.notices
