@@ -1,0 +1,68 @@
+"""`make demo-drop` on a small scale: it shows what happened and proves what it says."""
+
+from pathlib import Path
+
+import pytest
+
+from deploy import demo_drop
+from deploy.demo_drop import DemoError, Fault, show_it
+from deploy.demo_picture import buffer_picture
+from deploy.faulty_proxy import DOWN, UP, Connection
+from tests.support.server import running
+
+TEXT = "第一句话，第二句话，第三句话。 And a sentence in English, and another one, and one more at the end."
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    faults = (
+        Fault(0.4, "RESET", lambda proxy: proxy.each(Connection.reset)),
+        Fault(1.0, "TUNNEL", lambda proxy: proxy.hole(UP, DOWN), 0.4),
+    )
+    monkeypatch.setattr(demo_drop, "FAULTS", faults)
+    monkeypatch.setattr(demo_drop, "TEXT", TEXT)
+    monkeypatch.setattr(demo_drop, "LEAD_MS", 1_000)
+    monkeypatch.setattr(demo_drop, "AUDIO", tmp_path / "out.wav")
+
+
+async def test_it_proves_that_nothing_was_lost(capsys: pytest.CaptureFixture[str]) -> None:
+    async with running() as server:
+        assert server.listener is not None
+        port = server.listener.port
+        await show_it(port, f"ws://127.0.0.1:{port}/v1/stream")
+    shown = capsys.readouterr().out
+    assert "CUT 1  RESET" in shown
+    assert "CUT 2  TUNNEL" in shown
+    assert "Nothing was lost" in shown
+    assert demo_drop.AUDIO.stat().st_size > 100_000
+
+
+async def test_it_fails_where_a_sample_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    take = demo_drop.Spoken.take
+
+    def lossy(self: demo_drop.Spoken, item: object) -> None:
+        take(self, item)  # type: ignore[arg-type]  # what an utterance yields
+        if len(self.pcm) > 50_000:
+            self.pcm[50_000] ^= 4
+
+    monkeypatch.setattr(demo_drop.Spoken, "take", lossy)
+    async with running() as server:
+        assert server.listener is not None
+        with pytest.raises(DemoError, match="the file has the server's checksum"):
+            await show_it(server.listener.port, f"ws://127.0.0.1:{server.listener.port}/v1/stream")
+
+
+async def test_a_speech_that_ends_before_the_last_cut_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo_drop, "TEXT", "好。")
+    async with running() as server:
+        assert server.listener is not None
+        with pytest.raises(DemoError, match="before the last cut"):
+            await show_it(server.listener.port, f"ws://127.0.0.1:{server.listener.port}/v1/stream")
+
+
+def test_the_picture() -> None:
+    lines = buffer_picture([0.0, 1.0, 2.0, 4.0, 2.0], [(0.5, 0.9)], 0.5).splitlines()
+    assert lines[1].endswith("│   █")
+    assert lines[6].endswith("│ ████")
+    assert lines[7].endswith("└─╳───")
+    assert lines[8].strip() == "0 s"
