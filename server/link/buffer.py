@@ -30,7 +30,7 @@ class ListenerBuffer:
         if self._began_at is None:
             self._began_at = now
         in_grace = not self._settled and now < self._began_at + GRACE_S
-        self.stalled = stalls > self._stalls + (1 if in_grace else 0)
+        self.stalled = stalls > max(self._stalls, 1 if in_grace else 0)
         self._settled = not in_grace or stalls > max(1, self._stalls)
         self._stalls = stalls
         if not self._levels or now - self._levels[-1][0] >= SPACING_S:

@@ -12,6 +12,7 @@ from protocol.limits import ACK_TIMER_S, MAX_UNACKED_BYTES
 from server.link import TRIGGERS, Link, Load, Mode, Switch
 from server.link.filters import RecentQuantile, WindowedMax
 from tests.support.link_line import FRAME, IDLE, Line
+from tests.support.link_loop import Loop
 
 # ---- each trigger alone ----
 
@@ -136,6 +137,39 @@ def test_a_new_utterance_counts_its_stalls_from_nought() -> None:
     line.stalls = 1
     line.flow(0.1)
     assert line.switches == [Switch("block", "stall")]
+
+
+def test_the_first_stall_of_the_first_two_seconds_is_forgiven() -> None:
+    """TCP begins with ten packets: over a long line they are played before the next can come."""
+    line = Line()
+    line.load = replace(line.load, lead_s=0.5)
+    line.level_ms = 30
+    line.flow(0.5)
+    line.stalls = 1
+    line.flow(1.0)
+    assert line.switches == []
+    line.stalls = 2
+    line.flow(0.1)
+    assert line.switches == [Switch("block", "stall")]
+
+
+def test_what_runs_low_after_the_first_two_seconds_counts() -> None:
+    line = Line()
+    line.load = replace(line.load, lead_s=0.5)
+    line.level_ms = 30
+    line.flow(0.5)
+    line.stalls = 1
+    line.flow(1.4)
+    assert line.switches == []
+    line.flow(0.3)
+    assert line.switches == [Switch("block", "buffer_low")]
+
+
+def test_a_lead_of_opus_that_fills_a_slow_link_shows_its_rate() -> None:
+    """Far below the window, yet more than the link holds."""
+    loop = Loop(rtt=0.05, rates=[(0, 4_000)], texts=[(0.0, 60.0)], bytes_per_s=4_200)
+    loop.run(10.0)
+    assert loop.link.goodput == pytest.approx(4_000, rel=0.2)
 
 
 def test_jitter() -> None:
