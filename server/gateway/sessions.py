@@ -4,7 +4,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final, Literal, Protocol
+from typing import Final, Protocol
 
 import structlog
 
@@ -14,7 +14,7 @@ from server.cluster.base import EnginePool
 from server.gateway.live import Carrier, LiveSession, make_session
 from server.observe.metrics import Metrics
 from server.session import Policy, ResumeRefused
-from server.session.restore import CannotRestore, restore
+from server.session.restore import CannotRestore, belongs_to, restore
 from server.store import FIRST_EPOCH, MemoryStore, SessionStore, StoreError
 
 log = structlog.get_logger(__name__)
@@ -49,7 +49,7 @@ class Sessions:
         self._metrics = metrics
         self._members: set[Stoppable] = set()
         self._live: dict[str, LiveSession] = {}
-        self._ended: OrderedDict[str, Literal["expired", "evicted"]] = OrderedDict()
+        self._ended: OrderedDict[str, ResumeRefused] = OrderedDict()  # why they cannot be resumed
         self._ending: set[asyncio.Task[None]] = set()
         self._claiming: dict[str, asyncio.Task[LiveSession | None]] = {}
         self._stopping = False
@@ -92,9 +92,12 @@ class Sessions:
     ) -> LiveSession:
         """Give a client who comes back its session. Raises ResumeRefused; the session is then as before."""
         try:
-            live = self._live.get(message.session) or await self._claim(message.session, pool, policy)
+            live = self._live.get(message.session) or await self._claim(message, principal, pool, policy)
             if live is None:
-                raise ResumeRefused(self._ended.get(message.session, "unknown"))
+                known = self._ended.get(message.session)
+                raise (
+                    ResumeRefused(known.reason, known.utterance, known.position) if known else ResumeRefused("unknown")
+                )
             if live.session.principal != principal or not live.session.accepts(message.token):
                 raise ResumeRefused("auth")
             if live.failure is not None or live.over:
@@ -107,13 +110,14 @@ class Sessions:
         self._count_detached()
         return live
 
-    async def _claim(self, session: str, pool: EnginePool, policy: Policy) -> LiveSession | None:
+    async def _claim(self, message: c.Resume, principal: str, pool: EnginePool, policy: Policy) -> LiveSession | None:
         """A session that another process left in the store."""
+        session = message.session
         if not self.store.keeps or session in self._ended or self._stopping:
             return None
         claiming = self._claiming.get(session)
         if claiming is None:
-            claiming = asyncio.create_task(self._claim_alone(session, pool, policy), name=f"claim {session}")
+            claiming = asyncio.create_task(self._claim_alone(message, principal, pool, policy), name=f"claim {session}")
             self._claiming[session] = claiming
             claiming.add_done_callback(lambda done: self._claimed(session, done))
         return await asyncio.shield(claiming)  # who asked may leave meanwhile: what was begun is finished
@@ -123,7 +127,10 @@ class Sessions:
         if not claiming.cancelled():
             claiming.exception()  # whoever asked may not be there to hear it
 
-    async def _claim_alone(self, session: str, pool: EnginePool, policy: Policy) -> LiveSession | None:
+    async def _claim_alone(
+        self, message: c.Resume, principal: str, pool: EnginePool, policy: Policy
+    ) -> LiveSession | None:
+        session = message.session
         try:
             claim = await self.store.claim(session)
         except StoreError as error:
@@ -131,6 +138,9 @@ class Sessions:
             return None
         if claim is None:
             return None
+        if not belongs_to(claim.lines, principal, message.token):  # then it is not worth the work
+            await claim.journal.close(delete=False)
+            raise ResumeRefused("auth")
         now = asyncio.get_running_loop().time()
         epoch = claim.epoch - FIRST_EPOCH
         try:
@@ -162,10 +172,12 @@ class Sessions:
         """A session without connection was left, grew, failed or grew old."""
         if live.session.id not in self._live:
             return
-        if live.failure is not None:
+        if isinstance(live.failure, ResumeRefused):
+            self._drop(live, "not restored", live.failure)
+        elif live.failure is not None:
             self._drop(live, live.failure.code if isinstance(live.failure, ProtocolError) else "failed")
         elif live.expired:
-            self._drop(live, "expired")
+            self._drop(live, "expired", ResumeRefused("expired"))
         else:
             while self._detached_bytes() > self._budget and self._evict_oldest():
                 pass
@@ -186,15 +198,15 @@ class Sessions:
         oldest = min(self._detached(), key=lambda live: live.detached_at, default=None)
         if oldest is None:
             return False
-        self._drop(oldest, "evicted")
+        self._drop(oldest, "evicted", ResumeRefused("evicted"))
         return True
 
-    def _drop(self, live: LiveSession, outcome: str) -> None:
+    def _drop(self, live: LiveSession, outcome: str, why: ResumeRefused | None = None) -> None:
         """End a session that has no connection; its client will hear why."""
         self._live.pop(live.session.id)
         self.release()
-        if outcome in ("expired", "evicted"):
-            self._ended[live.session.id] = "expired" if outcome == "expired" else "evicted"
+        if why is not None:
+            self._ended[live.session.id] = why
             while len(self._ended) > REMEMBERED:
                 self._ended.popitem(last=False)
         task = asyncio.ensure_future(live.end(outcome))

@@ -7,8 +7,6 @@ method may raise ProtocolError: the session is then over, and the shell says so 
 
 from collections.abc import Callable
 from dataclasses import replace
-from hashlib import sha256
-from hmac import compare_digest
 from typing import Any, Final
 
 from protocol import client_messages as c
@@ -28,6 +26,7 @@ from server.session.rendering import RenderingSide
 from server.session.resuming import ResumeRefused
 from server.session.ring import Place, RangeError
 from server.session.states import State, check_allowed
+from server.session.tokens import hash_token, is_token
 from server.session.utterance import Utterance, speech_of
 from server.text.segmenter import Segmenter, SegmentLimits
 
@@ -64,7 +63,7 @@ class Session(RenderingSide):
         self._first_audio: float | None = None
         self._capabilities = capabilities
         self._token = token
-        self._token_hashes = [_hashed(token)]  # the newest, then those before it until the newest was used
+        self._token_hashes = [hash_token(token)]  # the newest, then those before it until the newest was used
         self._opened_at = now
         self._heard_from_at = now
         self._sent_at = now
@@ -424,9 +423,7 @@ class Session(RenderingSide):
 
     def accepts(self, token: str) -> bool:
         """Whether this is the session's token, in constant time."""
-        hashed = _hashed(token)
-        matches = [compare_digest(hashed, known) for known in self._token_hashes]
-        return any(matches)
+        return is_token(token, self._token_hashes)
 
     def detach(self, now: float) -> None:
         """The connection is gone; what is made waits for another one."""
@@ -449,9 +446,9 @@ class Session(RenderingSide):
         self._delivery.attached(now, self._paused)
         self.generation = max(self.generation, message.generation_seen) + 1
         # The answer may be lost, and a client may have asked on several connections: until one is used, all are good.
-        used = _hashed(message.token)
+        used = hash_token(message.token)
         others = [known for known in self._token_hashes if known != used]
-        self._token_hashes = [_hashed(new_token), used, *others][:MAX_TOKENS]
+        self._token_hashes = [hash_token(new_token), used, *others][:MAX_TOKENS]
         self._answers_after = self.log.add(journal.TOKEN, *self._token_hashes, self.generation)
         self._new_token = new_token
         self._resumed_from = message
@@ -607,7 +604,3 @@ class Session(RenderingSide):
         beat = limits.HEARTBEAT_S if self.unfinished else limits.IDLE_HEARTBEAT_S
         if now >= self._sent_at + beat and not len(self._answers):
             self._answers.add(s.Heartbeat(self._delivery.event))
-
-
-def _hashed(token: str) -> str:
-    return sha256(token.encode()).hexdigest()

@@ -18,6 +18,7 @@ from server.session.machine import Session
 from server.session.policy import Policy
 from server.session.resuming import KnownSegment, KnownUtterance, Restored, ResumeRefused
 from server.session.ring import Place, Ring
+from server.session.tokens import is_token
 from server.session.utterance import Utterance
 
 
@@ -38,6 +39,24 @@ def restore(
         return session
     except (ValueError, TypeError, KeyError, IndexError, AssertionError, ProtocolError) as error:
         raise CannotRestore(f"the journal cannot be used: {error}") from error
+
+
+def belongs_to(lines: Sequence[bytes], principal: str, token: str) -> bool:
+    """Whether this principal with this token may have the session; also True where only reading on can tell."""
+    hashes: list[str] = []
+    try:
+        for line in lines:
+            if line.startswith((b'["open"', b'["token"')):
+                kind, values = journal.read(line)
+                if kind == journal.OPEN:
+                    if values[1] != principal:
+                        return False
+                    hashes = [values[3]]
+                else:
+                    hashes = values[:-1]
+        return is_token(token, hashes)
+    except (ValueError, IndexError, TypeError):
+        return True
 
 
 class RestoredSession(Session):

@@ -9,7 +9,7 @@ from protocol import client_messages as c
 from protocol import server_messages as s
 from server.engines.rendering import RenderedChunk, SegmentRequest
 from server.session import Policy, ResumeRefused, Session
-from server.session.restore import CannotRestore, restore
+from server.session.restore import CannotRestore, belongs_to, restore
 from tests.support.session_driver import TEXT, Driver, capabilities, render
 from tests.unit.test_session_resume import Receiver
 
@@ -255,3 +255,18 @@ def test_every_cut_of_a_journal_restores_or_is_refused() -> None:
     for count in range(1, len(journaled.lines) + 1):
         session = restore(journaled.lines[:count], POLICY, capabilities(), epoch=1, now=0.0)
         assert not session.attached
+
+
+def test_whose_it_is_can_be_told_without_restoring_it() -> None:
+    journaled = Journaled()
+    say_all(journaled.driver)
+    journaled.write()
+    lines = journaled.lines
+    assert belongs_to(lines, "ann", "t")
+    assert not belongs_to(lines, "bob", "t")
+    assert not belongs_to(lines, "ann", "T")
+    journaled.kill()
+    journaled.write()
+    assert belongs_to(journaled.lines, "ann", "t")  # the answer with the new one may be lost
+    assert belongs_to(journaled.lines, "ann", journaled.driver.session._new_token)
+    assert belongs_to([b'["open"', b'["token"]'], "bob", "x")  # no journal at all: reading on says so
