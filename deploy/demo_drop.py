@@ -221,6 +221,13 @@ def gap_s(listener: Listener) -> float:
     return listener.playout.gap_samples / RATE
 
 
+def write(spoken: Spoken) -> None:
+    """The file to listen to."""
+    with wave.open(str(AUDIO), "wb") as file:
+        file.setparams((1, 2, RATE, 0, "NONE", ""))
+        file.writeframes(spoken.pcm)
+
+
 def report(calm: Spoken, spoken: Spoken) -> list[str]:
     """The proof, line by line. Raises DemoError where it fails."""
     assert calm.done is not None
@@ -256,9 +263,7 @@ async def show_it(port: int, url: str) -> None:
         calm = await undisturbed(url)
         print("And now with a listener, over a line that is cut:\n", flush=True)
         spoken, listener, times = await disturbed(port)
-    with wave.open(str(AUDIO), "wb") as file:
-        file.setparams((1, 2, RATE, 0, "NONE", ""))
-        file.writeframes(spoken.pcm)
+    write(spoken)
     lines = report(calm, spoken)
     print(f"\n{buffer_picture(listener.levels, times, PICTURE_S)}\n")
     print("\n".join(lines))

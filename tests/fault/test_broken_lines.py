@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import client
-from deploy.faulty_proxy import DOWN, UP, Connection, Cut
+from deploy.faulty_proxy import DOWN, UP, Connection, Cut, Direction
 from tests.support.faults import SHORT, Heard, Scene, gauge, hear, prove, scene, speak
 from tests.support.loops import each_loop
 
@@ -78,15 +78,18 @@ async def test_nothing_is_lost_where_the_text_is_still_written() -> None:
         assert heard.line.resumes == 4
 
 
-@pytest.mark.parametrize("ways", [(UP,), (DOWN,), (UP, DOWN)], ids=["up", "down", "both"])
-async def test_a_hole_in_the_line(ways: tuple[object, ...]) -> None:
+async def test_a_hole_in_the_line() -> None:
+    await asyncio.gather(*(a_hole_in_the_line(*ways) for ways in ((UP,), (DOWN,), (UP, DOWN))))
+
+
+async def a_hole_in_the_line(*ways: Direction) -> None:
     """Longer than the client's patience; then a new connection works at once, the old one not yet."""
-    async with scene(tcp_backoff=True, resume_ttl_s=4.0, engine_options={"step_delay_ms": 10}) as there:
+    async with scene(tcp_backoff=True, alone=False, resume_ttl_s=4.0, engine_options={"step_delay_ms": 10}) as there:
         undisturbed = await there.undisturbed(LONG[:400])
         speaking = asyncio.ensure_future(speak(there.proxy.url, LONG[:400]))
         while there.proxy.carried[DOWN] < 60_000:
             await asyncio.sleep(0.005)
-        there.proxy.hole(*ways)  # type: ignore[arg-type]  # directions
+        there.proxy.hole(*ways)
         await asyncio.sleep(1.4)
         there.proxy.heal()
         healed = time.monotonic()
@@ -129,16 +132,16 @@ async def test_a_server_that_cannot_be_reached_for_a_while() -> None:
         assert 1.0 < heard.line.outage_s < 2.0
 
 
-@pytest.mark.parametrize(
-    ("direction", "message", "shift"),
-    [(UP, 0, 0), (UP, 1, -1), (UP, 1, 0), (UP, 1, 1), (DOWN, 0, 0), (DOWN, 1, -1), (DOWN, 1, 0), (DOWN, 1, 1)],
-)
-async def test_a_cut_during_the_resume(direction: object, message: int, shift: int) -> None:
+async def test_a_cut_during_the_resume() -> None:
     """The second connection dies too, somewhere between its handshake and the first message after `resumed`."""
-    async with scene() as there:
+    places = [(UP, 0, 0), (UP, 1, -1), (UP, 1, 0), (UP, 1, 1), (DOWN, 0, 0), (DOWN, 1, -1), (DOWN, 1, 0), (DOWN, 1, 1)]
+    await asyncio.gather(*(a_cut_during_the_resume(*place) for place in places))
+
+
+async def a_cut_during_the_resume(direction: Direction, message: int, shift: int) -> None:
+    async with scene(alone=False) as there:
         there.proxy.cut_next(
-            Cut(DOWN, Connection.reset, byte=48_000),
-            Cut(direction, Connection.reset, message=message, shift=shift),  # type: ignore[arg-type]
+            Cut(DOWN, Connection.reset, byte=48_000), Cut(direction, Connection.reset, message=message, shift=shift)
         )
         heard = await there.speak()
         assert there.proxy.accepted == 3
@@ -166,7 +169,7 @@ async def test_a_slow_reader_is_no_fault() -> None:
 async def test_a_narrow_line_is_no_fault_either() -> None:
     async with scene(buffer_bytes=8_192) as there:
         there.proxy.change(UP, DOWN, delay_s=0.02)
-        there.proxy.change(DOWN, rate=60_000)
+        there.proxy.change(DOWN, rate=100_000)
         heard = await there.speak()
         assert heard.line.resumes == 0
 

@@ -35,7 +35,7 @@ async def cut_at(there: Scene, cut: Cut) -> bool:
 @pytest.mark.parametrize("shift", [-1, 0, 1])
 @pytest.mark.parametrize("direction", [UP, DOWN], ids=["up", "down"])
 async def test_every_boundary(direction: Direction, shift: int) -> None:
-    async with scene(resume_ttl_s=1.0) as there:
+    async with scene(resume_ttl_s=0.5) as there:
         for message in range(MAX_MESSAGES):
             if not await cut_at(there, Cut(direction, Connection.reset, message=message, shift=shift)):
                 break
@@ -47,7 +47,7 @@ async def test_every_boundary(direction: Direction, shift: int) -> None:
 @pytest.mark.parametrize("how", [Connection.finish, Connection.half_open])
 @pytest.mark.parametrize("direction", [UP, DOWN], ids=["up", "down"])
 async def test_some_boundaries_in_other_ways(direction: Direction, how: Callable[[Connection], None]) -> None:
-    async with scene(resume_ttl_s=1.0) as there:
+    async with scene(resume_ttl_s=0.5) as there:
         for message in (0, 1, 2, 4, 5, 9):
             for shift in (-1, 0, 1):
                 await cut_at(there, Cut(direction, how, message=message, shift=shift))

@@ -31,6 +31,7 @@ class Shelf:
     def server(self) -> Iterator[ServerProcess]:
         """One more process; killed in the end."""
         self.started += 1
+        self.folder.mkdir(exist_ok=True)
         log = self.folder / f"server-{self.started}.log"
         with server_process(log, *STEPS, "--store", self.store, "--resume-ttl-s", "20") as process:
             yield process
@@ -42,11 +43,6 @@ class Shelf:
             process = ServerProcess(None, 0, path)  # type: ignore[arg-type]  # only its log is read
             found += [line for line in process.log() if line.get("event") == event]
         return found
-
-
-@pytest.fixture(params=["file", "memory"])
-def shelf(request: pytest.FixtureRequest, tmp_path: Path) -> Shelf:
-    return Shelf(tmp_path, f"file:{tmp_path / 'store'}" if request.param == "file" else "memory")
 
 
 async def carries(proxy: FaultyProxy, count: int) -> None:
@@ -73,10 +69,14 @@ async def struck(shelf: Shelf, number: signal.Signals, at_bytes: int, **options:
     return heard, undisturbed
 
 
-@pytest.mark.parametrize("format_", ["pcm", "opus"])
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "stopped"])
-@pytest.mark.parametrize("shelf", ["file"], indirect=True)
-async def test_the_next_process_goes_on_at_the_next_sample(shelf: Shelf, number: signal.Signals, format_: str) -> None:
+async def test_the_next_process_goes_on_at_the_next_sample(tmp_path: Path, number: signal.Signals) -> None:
+    await asyncio.gather(*(goes_on(tmp_path / format_, number, format_) for format_ in ("pcm", "opus")))
+
+
+async def goes_on(folder: Path, number: signal.Signals, format_: str) -> None:
+    """With a store, in this folder."""
+    shelf = Shelf(folder, f"file:{folder / 'store'}")
     options: dict[str, Any] = {"format": format_, "bitrate": 32_000}
     heard, undisturbed = await struck(shelf, number, 100_000 if format_ == "pcm" else 12_000, **options)
     assert heard.line.resumes == 1
@@ -94,8 +94,8 @@ async def test_the_next_process_goes_on_at_the_next_sample(shelf: Shelf, number:
     assert not shelf.logged("internal error")
 
 
-@pytest.mark.parametrize("shelf", ["memory"], indirect=True)
-async def test_without_a_store_the_client_speaks_the_rest_and_says_so(shelf: Shelf) -> None:
+async def test_without_a_store_the_client_speaks_the_rest_and_says_so(tmp_path: Path) -> None:
+    shelf = Shelf(tmp_path, "memory")
     heard, undisturbed = await struck(shelf, signal.SIGKILL, 100_000)
     assert heard.line.restarts == 1
     assert any("character" in notice for notice in heard.notices), heard.notices
@@ -104,8 +104,9 @@ async def test_without_a_store_the_client_speaks_the_rest_and_says_so(shelf: She
     assert len(undisturbed.pcm) <= len(heard.pcm) < len(undisturbed.pcm) + 2 * 24_000 * 4
 
 
-@pytest.mark.parametrize("shelf", ["file"], indirect=True)
-async def test_killed_again_and_again_while_the_text_is_written(shelf: Shelf) -> None:
+async def test_killed_again_and_again_while_the_text_is_written(tmp_path: Path) -> None:
+    shelf = Shelf(tmp_path, f"file:{tmp_path / 'store'}")
+
     async def slowly() -> AsyncIterator[str]:
         for at in range(0, len(TEXT), 8):
             yield TEXT[at : at + 8]
@@ -128,8 +129,8 @@ async def test_killed_again_and_again_while_the_text_is_written(shelf: Shelf) ->
     assert heard.line.resumes == 2
 
 
-@pytest.mark.parametrize("shelf", ["file"], indirect=True)
-async def test_what_is_over_leaves_nothing_in_the_store(shelf: Shelf) -> None:
+async def test_what_is_over_leaves_nothing_in_the_store(tmp_path: Path) -> None:
+    shelf = Shelf(tmp_path, f"file:{tmp_path / 'store'}")
     with contextlib.ExitStack() as servers:
         server = await asyncio.to_thread(servers.enter_context, shelf.server())
         await speak(server.url, "好。")
