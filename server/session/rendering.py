@@ -80,10 +80,14 @@ class RenderingSide:
     @property
     def _read_ahead_ms(self) -> int:
         """How much may wait to be sent. Little while all is well and somebody listens: what is made ahead is wasted by
-        a barge-in, and coded for a link that may change.
+        a barge-in. Little, too, as long as PCM may have to become Opus: what is coded already cannot.
         """
-        calm = self.mode == "stream" and self.attached and self._delivery.flow.max_lead is not None
-        return min(self._policy.read_ahead_ms, CALM_AHEAD_MS) if calm else self._policy.read_ahead_ms
+        listens = self._delivery.flow.max_lead is not None
+        calm = self.mode == "stream" and self.attached and listens
+        may_fall = (
+            self.config is not None and self.config.auto and self._speaking and self._speaking[0].opus_from is None
+        )
+        return min(self._policy.read_ahead_ms, CALM_AHEAD_MS) if calm or may_fall else self._policy.read_ahead_ms
 
     @property
     def slack_s(self) -> float:
