@@ -23,7 +23,10 @@ class Carrier(Protocol):
     """A connection that carries a session."""
 
     def progress(self) -> None:
-        """There may be something to send, or a failure to tell."""
+        """There may be something to send."""
+
+    def failed(self) -> None:
+        """The session has a `failure` to tell."""
 
     def abort(self) -> None:
         """End now, without a word: the line is dead, or another connection took over."""
@@ -42,9 +45,17 @@ def make_session(pool: EnginePool, policy: Policy, *, recorded: bool) -> Session
 
 
 class LiveSession:
-    """See the module text. `on_change(live)` is called when it was detached, grew while detached, or ended by itself.
+    """See the module text.
 
-    `failure` says why it is over; a carrier that is told of progress looks at it.
+    | what happens | who calls | what is kept |
+    |---|---|---|
+    | a connection begins to carry it | `attach`, `resume` | all |
+    | its connection is lost | `detach` | all, until it is resumed, too old, or in the way |
+    | it is over | `Sessions.end`, which calls `end` | nothing; with `keep` the journal |
+    | it never was opened | `drop` | nothing |
+
+    `on_change(live)` is called when it was detached, grew or failed while detached, or is too old. `failure` says why
+    it is over; a carrier is told of it.
     """
 
     def __init__(
@@ -56,8 +67,8 @@ class LiveSession:
         self.summary = Summary(session, metrics, pool.capabilities.name, "websocket")
         session.on_switch = lambda switch: metrics.mode_switches.labels(mode=switch.mode, reason=switch.reason).inc()
         self.journal: Journal | None = None
-        self.detached_at = 0.0
         self.over = False
+        self.counted_bytes = 0  # what `Sessions` counts for it while it is detached
         self._on_change = on_change
         self._loop = asyncio.get_running_loop()
         self._renderer = Renderer(session, pool, self._rendered)
@@ -71,6 +82,10 @@ class LiveSession:
     def expired(self) -> bool:
         """Whether it waited too long for its client."""
         return self.carrier is None and self._loop.time() >= self.session.expires_at
+
+    def belongs_to(self, principal: str) -> None:
+        """Whose it is became known."""
+        self.session.principal = self.summary.principal = principal
 
     def attach(self, carrier: Carrier) -> None:
         """`carrier` carries it from here on; another one is fenced off and ended."""
@@ -90,8 +105,7 @@ class LiveSession:
         if self.carrier is not carrier:
             return
         self.carrier = None
-        self.detached_at = self._loop.time()
-        self.session.detach(self.detached_at)
+        self.session.detach(self._loop.time())
         self._reschedule()
         self._on_change(self)
 
@@ -152,8 +166,10 @@ class LiveSession:
     def _fail(self, error: Exception) -> None:
         if self.failure is None:
             self.failure = error
+            if isinstance(error, ProtocolError):
+                self.summary.failed(error)
         if self.carrier is not None:
-            self.carrier.progress()
+            self.carrier.failed()
         else:
             self._on_change(self)
 
@@ -207,6 +223,9 @@ class LiveSession:
             self.session.on_time(self._loop.time())
         except ProtocolError as error:
             self._fail(error)
+            return
+        except Exception as error:  # noqa: BLE001  # a session without its timer would never end
+            self._fail(internal_error(error))
             return
         if self.carrier is None:
             if self.expired:

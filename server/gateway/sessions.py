@@ -2,9 +2,9 @@
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Awaitable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import structlog
 
@@ -15,10 +15,11 @@ from server.gateway.live import Carrier, LiveSession, make_session
 from server.observe.metrics import Metrics
 from server.session import Policy, ResumeRefused
 from server.session.restore import CannotRestore, belongs_to, restore
-from server.store import FIRST_EPOCH, MemoryStore, SessionStore, StoreError
+from server.store import FIRST_EPOCH, Claim, MemoryStore, SessionStore, StoreError
 
 log = structlog.get_logger(__name__)
 
+CLAIM_PATIENCE_S: Final = 2.0  # how long a stopping server waits for sessions that are being restored
 REMEMBERED: Final = 4_096  # sessions that ended without their client, so that it can be told why
 
 
@@ -49,6 +50,8 @@ class Sessions:
         self._metrics = metrics
         self._members: set[Stoppable] = set()
         self._live: dict[str, LiveSession] = {}
+        self._waiting: OrderedDict[str, LiveSession] = OrderedDict()  # of these, without connection; the oldest first
+        self._waiting_bytes = 0
         self._ended: OrderedDict[str, ResumeRefused] = OrderedDict()  # why they cannot be resumed
         self._ending: set[asyncio.Task[None]] = set()
         self._claiming: dict[str, asyncio.Task[LiveSession | None]] = {}
@@ -78,11 +81,11 @@ class Sessions:
         """One for a connection that has not said yet what it wants. It takes no place and is not known."""
         return LiveSession(make_session(pool, policy, recorded=self.store.keeps), pool, self._metrics, self._changed)
 
-    def keep(self, live: LiveSession, principal: str) -> bool:
+    def keep(self, live: LiveSession) -> bool:
         """It is open: give it a place and remember it. False when there are too many."""
+        assert live.session.principal
         if not self.admit():
             return False
-        live.summary.principal = principal
         self._live[live.session.id] = live
         live.start(self.store.create(live.session.id) if self.store.keeps else None)
         return True
@@ -107,7 +110,7 @@ class Sessions:
             self._metrics.resumes.labels(outcome=refusal.reason).inc()
             raise
         self._metrics.resumes.labels(outcome="resumed").inc()
-        self._count_detached()
+        self._no_longer_waits(live)
         return live
 
     async def _claim(self, message: c.Resume, principal: str, pool: EnginePool, policy: Policy) -> LiveSession | None:
@@ -138,39 +141,46 @@ class Sessions:
             return None
         if claim is None:
             return None
-        if not belongs_to(claim.lines, principal, message.token):  # then it is not worth the work
-            await claim.journal.close(delete=False)
-            raise ResumeRefused("auth")
-        now = asyncio.get_running_loop().time()
+        try:
+            return await self._restore(message, principal, claim, pool, policy)
+        except BaseException:
+            await claim.journal.close(delete=False)  # for whoever can make more of it, or its time
+            raise
+
+    async def _restore(
+        self, message: c.Resume, principal: str, claim: Claim, pool: EnginePool, policy: Policy
+    ) -> LiveSession:
+        """The session of a journal, waiting for its client. Raises ResumeRefused."""
+        session, now = message.session, asyncio.get_running_loop().time()
+        if not belongs_to(claim.lines, principal, message.token):
+            raise ResumeRefused("auth")  # it is not worth the work
         epoch = claim.epoch - FIRST_EPOCH
         try:
             restored = await asyncio.to_thread(restore, claim.lines, policy, pool.capabilities, epoch=epoch, now=now)
         except CannotRestore as error:
             log.warning("a session cannot be restored", session=session, reason=str(error))
-            await claim.journal.close(delete=True)
             raise ResumeRefused("epoch") from None
+        if self._stopping:
+            raise ResumeRefused("unknown")
         if not self.admit():
-            await claim.journal.close(delete=False)
             raise ResumeRefused("evicted")
         live = LiveSession(restored, pool, self._metrics, self._changed)
-        live.summary.principal = restored.principal
-        live.detached_at = now
+        live.belongs_to(restored.principal)
         self._live[session] = live
         live.start(claim.journal)
         live.schedule()
+        self._changed(live)
         log.info("session restored", session=session, epoch=epoch)
         return live
 
     async def end(self, live: LiveSession, outcome: str, *, keep: bool = False) -> None:
         """A session is over."""
-        if self._live.pop(live.session.id, None) is not None:
-            self.release()
-        self._count_detached()
-        await live.end(outcome, keep=keep)
+        self._remove(live)
+        await asyncio.shield(self._ended_by(live.end(outcome, keep=keep)))
 
     def _changed(self, live: LiveSession) -> None:
         """A session without connection was left, grew, failed or grew old."""
-        if live.session.id not in self._live:
+        if live.session.id not in self._live or live.carrier is not None:
             return
         if isinstance(live.failure, ResumeRefused):
             self._drop(live, "not restored", live.failure)
@@ -179,23 +189,33 @@ class Sessions:
         elif live.expired:
             self._drop(live, "expired", ResumeRefused("expired"))
         else:
-            while self._detached_bytes() > self._budget and self._evict_oldest():
+            self._waiting.setdefault(live.session.id, live)
+            size = live.session.delivery.ring.bytes
+            self._count_waiting(size - live.counted_bytes)
+            live.counted_bytes = size
+            while self._waiting_bytes > self._budget and self._evict_oldest(holding=True):
                 pass
-        self._count_detached()
 
-    def _detached(self) -> list[LiveSession]:
-        return [live for live in self._live.values() if live.carrier is None]
+    def _count_waiting(self, by: int) -> None:
+        self._waiting_bytes += by
+        self._metrics.detached.set(len(self._waiting))
+        self._metrics.detached_bytes.set(self._waiting_bytes)
 
-    def _detached_bytes(self) -> int:
-        return sum(live.session.delivery.ring.bytes for live in self._detached())
+    def _no_longer_waits(self, live: LiveSession) -> None:
+        if self._waiting.pop(live.session.id, None) is not None:
+            self._count_waiting(-live.counted_bytes)
+            live.counted_bytes = 0
 
-    def _count_detached(self) -> None:
-        self._metrics.detached.set(len(self._detached()))
-        self._metrics.detached_bytes.set(self._detached_bytes())
+    def _remove(self, live: LiveSession) -> None:
+        """It has no place any more; harmless where it had none."""
+        self._no_longer_waits(live)
+        if self._live.get(live.session.id) is live:
+            del self._live[live.session.id]
+            self.release()
 
-    def _evict_oldest(self) -> bool:
-        """Whether there was one to evict."""
-        oldest = min(self._detached(), key=lambda live: live.detached_at, default=None)
+    def _evict_oldest(self, *, holding: bool = False) -> bool:
+        """Give up the session that waits longest; `holding`: of those with audio. Whether there was one."""
+        oldest = next((live for live in self._waiting.values() if live.counted_bytes or not holding), None)
         if oldest is None:
             return False
         self._drop(oldest, "evicted", ResumeRefused("evicted"))
@@ -203,15 +223,19 @@ class Sessions:
 
     def _drop(self, live: LiveSession, outcome: str, why: ResumeRefused | None = None) -> None:
         """End a session that has no connection; its client will hear why."""
-        self._live.pop(live.session.id)
-        self.release()
+        self._remove(live)
         if why is not None:
             self._ended[live.session.id] = why
             while len(self._ended) > REMEMBERED:
                 self._ended.popitem(last=False)
-        task = asyncio.ensure_future(live.end(outcome))
+        self._ended_by(live.end(outcome))
+
+    def _ended_by(self, end: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        """A session ends in a task of its own; `stop` waits for it before it closes the store."""
+        task = asyncio.create_task(end)
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
+        return task
 
     # ---- the end ----
 
@@ -227,8 +251,15 @@ class Sessions:
     async def stop(self, deadline_ms: int) -> None:
         """Stop them all, side by side. What a store keeps can go on in the next process."""
         self._stopping = True
-        await asyncio.gather(*(member.stop(deadline_ms) for member in list(self._members)))
-        await asyncio.gather(*self._claiming.values(), return_exceptions=True)
-        await asyncio.gather(*(self.end(live, "stopped", keep=True) for live in list(self._live.values())))
-        await asyncio.gather(*self._ending)
+        await self._all(member.stop(deadline_ms) for member in list(self._members))
+        if self._claiming:
+            await asyncio.wait(self._claiming.values(), timeout=CLAIM_PATIENCE_S)
+        await self._all(self.end(live, "stopped", keep=True) for live in list(self._live.values()))
+        await self._all(list(self._ending))
         await self.store.close()
+
+    async def _all(self, works: Iterable[Awaitable[None]]) -> None:
+        """Wait for all of them; a fault of one must not keep the others, nor what comes after, from happening."""
+        for result in await asyncio.gather(*works, return_exceptions=True):
+            if isinstance(result, Exception):
+                log.error("a session did not stop in order", exc_info=result)

@@ -33,6 +33,7 @@ class Summary:
     principal: str | None = None
 
     def __post_init__(self) -> None:
+        self._failure: ProtocolError | None = None
         self._started = asyncio.get_running_loop().time()
         self._first_audio = self.metrics.first_audio_seconds.labels(engine=self.engine)
 
@@ -42,7 +43,13 @@ class Summary:
             self._first_audio.observe(seconds)
 
     def failed(self, error: ProtocolError) -> None:
-        """The client is told about `error`: a line without a trace where it is the client's, with one where ours."""
+        """The client is told about `error`: a line without a trace where it is the client's, with one where ours.
+
+        Told once, whoever noticed it.
+        """
+        if error is self._failure:
+            return
+        self._failure = error
         self.metrics.errors.labels(code=error.code).inc()
         if error.code in _OURS:
             log.error("session failed", session=self.session.id, code=error.code, reason=error.message, exc_info=error)

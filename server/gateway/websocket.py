@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NoReturn
 
 from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
@@ -23,6 +23,12 @@ CLOSE_TIMEOUT_S: Final = 2.0
 FULL_RETRY_MS: Final = 2_000
 MAX_REFUSALS: Final = 8  # of one connection: `resume` after `resume` that failed
 LEFT: Final = (CloseCode.NORMAL, CloseCode.GOING_AWAY)  # closes with which a client gives its session up
+FAULTS: Final = (  # closes with which the WebSocket layer ends a client that broke its rules: no `error` goes before
+    CloseCode.PROTOCOL_ERROR,
+    CloseCode.INVALID_DATA,
+    CloseCode.POLICY,
+    CloseCode.TOO_BIG,
+)
 
 Authenticate = Callable[[str | None], str | None]
 """The principal's name for the key in `open` (None: there is none), or None where access is refused."""
@@ -47,6 +53,7 @@ class WebSocketConnection:
         self._loop = asyncio.get_running_loop()
         self._writable = asyncio.Event()
         self._answered = asyncio.Event()
+        self._failed = asyncio.Event()  # the session has a `failure`
         self._drained: asyncio.Future[None] = self._loop.create_future()  # nothing is left to say, after `stop`
         self._principal: str | None = None
         self._refusals = 0
@@ -56,25 +63,25 @@ class WebSocketConnection:
 
     def _fresh(self) -> LiveSession:
         live = self._sessions.new(self._pool, self._policy)
+        if self._principal is not None:
+            live.belongs_to(self._principal)
         live.attach(self)
         return live
 
     async def run(self) -> None:
         """Serve the client until it leaves, breaks the protocol, or the server stops."""
-        outcome: str | None = "closed"
+        outcome: str | None = None
         try:
             with self._sessions.member(self):
                 while self._live.carrier is self:
                     try:
                         await self._work()
-                    except _Switched as switched:
-                        self._live.drop()
-                        self._live = switched.live
-                        self._known = True
+                    except _Switched:
+                        pass
                     except ResumeRefused as refusal:
                         await self._refuse(refusal)
         except ConnectionClosed as closed:
-            outcome = "closed" if self._has_left(closed) else None
+            outcome = "closed" if self._is_over(closed) else None
         except _Full:
             outcome = "busy"
             await say_busy(self._connection, FULL_RETRY_MS)
@@ -88,9 +95,11 @@ class WebSocketConnection:
             self._nothing_left()
             await self._leave(outcome)
 
-    def _has_left(self, closed: ConnectionClosed) -> bool:
-        """Whether the client gave its session up, instead of losing its connection."""
-        return closed.rcvd is not None and closed.rcvd.code in LEFT
+    def _is_over(self, closed: ConnectionClosed) -> bool:
+        """Whether the client gave its session up, or broke the rules, instead of losing its connection."""
+        if closed.rcvd is not None and closed.rcvd.code in LEFT:
+            return True
+        return closed.sent is not None and closed.sent.code in FAULTS
 
     async def _leave(self, outcome: str | None) -> None:
         """The connection is over. `outcome` None: the session may go on with another one."""
@@ -101,13 +110,16 @@ class WebSocketConnection:
             live.detach(self)
             return
         live.carrier = None
+        if not self._known and outcome in (None, "closed"):
+            live.drop()  # it was never opened
+            return
         await self._sessions.end(live, outcome or "lost")
 
     async def _work(self) -> None:
         """Read and write. When it raises, both have ended: nothing is sent any more."""
         self._live.schedule()
         self._writable.set()
-        tasks = [asyncio.ensure_future(work) for work in (self._read(), self._write())]
+        tasks = [asyncio.ensure_future(work) for work in (self._read(), self._write(), self._watch())]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
@@ -139,6 +151,10 @@ class WebSocketConnection:
         """There may be something to send, or a failure to tell."""
         self._writable.set()
 
+    def failed(self) -> None:
+        """The session has a failure to tell."""
+        self._failed.set()
+
     def abort(self) -> None:
         """End now: the line is dead, or another connection took the session over."""
         self._connection.transport.abort()
@@ -158,13 +174,13 @@ class WebSocketConnection:
             message = decode_client(data)
             if isinstance(message, c.Open | c.Resume):
                 self._identify(message)
-            if isinstance(message, c.Resume) and not self._known:
-                await self._resume(message)
-            if isinstance(message, c.Open) and not self._known:
+            if self._known or not isinstance(message, c.Open | c.Resume):
+                live.receive(message)
+            elif isinstance(message, c.Open):
                 live.session.receive(message, self._loop.time())
                 self._let_in()
             else:
-                live.receive(message)
+                await self._resume(message)
             while live.session.answers_full:  # it sends and does not read: TCP makes it wait
                 self._answered.clear()
                 await self._answered.wait()
@@ -173,8 +189,9 @@ class WebSocketConnection:
     def _identify(self, message: c.Open | c.Resume) -> None:
         """Check the key. Raises ProtocolError."""
         if self._principal is None:
-            self._principal = self._live.summary.principal = self._authenticate(message.api_key)
-            self._live.session.principal = self._principal or ""
+            self._principal = self._authenticate(message.api_key)
+            if self._principal is not None:
+                self._live.belongs_to(self._principal)
         if self._principal is None:
             raise ProtocolError(
                 ErrorCode.UNAUTHORIZED,
@@ -184,16 +201,19 @@ class WebSocketConnection:
 
     def _let_in(self) -> None:
         """Give the session a place only now: who has no key must not keep others out."""
-        assert self._principal is not None
-        if not self._sessions.keep(self._live, self._principal):
+        if not self._sessions.keep(self._live):
             raise _Full
         self._known = True
 
-    async def _resume(self, message: c.Resume) -> None:
+    async def _resume(self, message: c.Resume) -> NoReturn:
         """Carry a session that lost its connection. Raises _Switched, or ResumeRefused."""
         assert self._principal is not None
         live = await self._sessions.resume(message, self._principal, self, self._pool, self._policy)
-        raise _Switched(live)
+        self._live.drop()
+        self._live, self._known = live, True
+        if live.failure is not None:
+            self._failed.set()
+        raise _Switched
 
     async def _refuse(self, refusal: ResumeRefused) -> None:
         """Say why a session cannot be resumed; the client may open a new one."""
@@ -201,6 +221,7 @@ class WebSocketConnection:
             live, self._known = self._live, False
             live.carrier = None
             await self._sessions.end(live, "not restored")
+            self._failed.clear()
             self._live = self._fresh()
         self._refusals += 1
         if self._refusals > MAX_REFUSALS:
@@ -214,8 +235,6 @@ class WebSocketConnection:
             live = self._live
             if live.carrier is not self:
                 return  # fenced: another connection writes
-            if live.failure is not None:
-                raise live.failure
             data = live.session.next_outgoing(self._loop.time())
             if data is None:
                 self._writable.clear()
@@ -229,12 +248,19 @@ class WebSocketConnection:
             if self._stopping and not live.session.unfinished:
                 self._nothing_left()
 
+    async def _watch(self) -> None:
+        """Raises the session's failure, also while a message to a peer that does not read is on its way."""
+        await self._failed.wait()
+        assert self._live.failure is not None
+        raise self._live.failure
+
     def _nothing_left(self) -> None:
         if not self._drained.done():
             self._drained.set_result(None)
 
     async def _fail(self, error: ProtocolError) -> None:
-        """Say what was wrong, then close."""
+        """Say what was wrong, then close. Nobody can resume the session meanwhile."""
+        self._live.failure = self._live.failure or error
         self._live.summary.failed(error)
         message = s.Error(error.code, error.message[:4_000], error.field, error.retryable)
         try:
@@ -257,11 +283,7 @@ class _Full(Exception):
 
 
 class _Switched(Exception):
-    """From here on the connection carries this session."""
-
-    def __init__(self, live: LiveSession) -> None:
-        super().__init__()
-        self.live = live
+    """From here on the connection carries another session."""
 
 
 async def say_busy(connection: ServerConnection, retry_after_ms: int) -> None:
