@@ -99,8 +99,7 @@ class FileStore:
             self._warn("the disk is too slow: sessions were not kept", bytes=self._queued_bytes)
             for journal in self._journals.values():
                 journal.answer()
-        if self._stall is not None:
-            self._stall.cancel()
+        self._unwatch()
 
     # Called by journals
 
@@ -156,6 +155,7 @@ class FileStore:
     def _tell(self, group: Group) -> None:
         """The writer is done with a group."""
         self._late = self._stalled = False
+        self._unwatch()
         for slot, reason in group.failures.items():
             self._warn(FAILING, reason=reason)
             journal = self._journals.get(slot)
@@ -168,24 +168,30 @@ class FileStore:
             journal.took()
             if journal.is_idle and journal.failed is not None:
                 del self._journals[entry.slot]
+        if self._queued and self._stall is None and not self._closing.is_set():
+            self._watch()
         if self._observer is not None and (group.activity.lines or group.activity.failures):
             self._observer(group.activity)
 
     def _watch(self) -> None:
         self._stall = asyncio.get_running_loop().call_later(STALL_S / 2, self._look)
 
+    def _unwatch(self) -> None:
+        if self._stall is not None:
+            self._stall.cancel()
+            self._stall = None
+
     def _look(self) -> None:
-        """Is the writer stuck? Seen twice in a row: a process that was stopped and goes on is given its chance."""
-        self._stall = None
-        if not self._queued:
-            return
+        """The writer told nothing for a while. Twice in a row: a process that was stopped and goes on is given its
+        chance.
+        """
+        self._watch()  # before anything fails: that gives the writer more to do, and would set another timer
         if self._late:
             self._stalled = True
             for journal in self._journals.values():
                 if journal.answer() and journal.failed is None:
                     self.fail(journal, "the disk does not answer")
         self._late = True
-        self._watch()
 
     async def _claim(self, session: str) -> tuple[FileJournal, Claim] | None:
         path = self._directory.path_of(session)

@@ -256,6 +256,24 @@ async def test_a_disk_that_does_not_answer_is_given_up_until_it_does(
     assert len(logs) == 1
 
 
+async def test_a_disk_that_gets_stuck_again_has_its_full_time_again(
+    tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file, "STALL_S", 0.3)
+    async with a_store(tmp_path) as store:
+        for name in "abc":
+            journal = store.create(name)
+            disk.answers.clear()
+            started = time.monotonic()
+            await written(journal, b"one")
+            assert journal.failed == "the disk does not answer"
+            assert 0.29 < time.monotonic() - started < 1
+            disk.answers.set()
+            while store._queued:
+                await asyncio.sleep(0.001)
+        assert store._stall is None
+
+
 async def test_a_short_wait_for_the_disk_fails_nothing(
     tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
