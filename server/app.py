@@ -144,11 +144,14 @@ class Server:
     async def stop(self) -> None:
         """Tell clients, let them finish for `drain_timeout_s`, close everything. Takes a few seconds at most."""
         self._stopping = True
+        if self.sessions.taken:
+            log.info("stopping", sessions=self.sessions.taken, drain_timeout_s=self.settings.drain_timeout_s)
         await self.sessions.stop(round(self.settings.drain_timeout_s * 1000))
         if self.listener is not None:
             await self.listener.close(timeout=1.0)
         if self.pool is not None:
             await self.pool.close()
+        log.info("stopped")
 
     async def _serve(self, connection: ServerConnection) -> None:
         """One WebSocket connection."""
@@ -208,4 +211,10 @@ def _announce(server: Server) -> None:
     assert server.listener is not None
     assert server.pool is not None
     for url in server.listener.urls:
-        log.info("ready", url=url, engine=server.settings.engine, voices=len(server.pool.capabilities.voices))
+        log.info(
+            "ready",
+            url=url,
+            engine=server.settings.engine,
+            voices=len(server.pool.capabilities.voices),
+            store=server.settings.store,
+        )

@@ -288,6 +288,8 @@ class _Loader:
 
     def finish(self) -> Settings:
         if not self.problems:
+            if self.values.get("journal_fsync") and self.values.get("store", "memory") == "memory":
+                self.warnings.append("journal_fsync does nothing without a store (--store file:DIRECTORY)")
             settings = Settings(**self.values, warnings=tuple(self.warnings))
             self.problems += _contradictions(settings)
             if not self.problems:

@@ -203,3 +203,8 @@ def test_every_field_is_a_setting_and_every_setting_is_documented() -> None:
     if DOCS.exists():
         missing = [line for line in table.splitlines() if line not in DOCS.read_text("utf-8")]
         assert not missing, "docs/operations.md: renew the table with `python -m server settings --markdown`"
+
+
+def test_syncing_nothing_is_odd() -> None:
+    assert any("journal_fsync" in each for each in load(["--journal-fsync"], {}).warnings)
+    assert not load(["--journal-fsync", "--store", "file:x"], {}).warnings
