@@ -151,7 +151,8 @@ class Server:
             await self.listener.close(timeout=1.0)
         if self.pool is not None:
             await self.pool.close()
-        log.info("stopped")
+        if self.ready.is_set():
+            log.info("stopped")
 
     async def _serve(self, connection: ServerConnection) -> None:
         """One WebSocket connection."""
