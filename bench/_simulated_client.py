@@ -12,9 +12,10 @@ from bench._simulated_tcp import Endpoint, Handler
 from client.effects import Adopt, Connect, Deliver, Drop, Effect, Failed, Finished, Notice, Send, SendOn
 from client.errors import ClientError, ConnectFailed
 from client.items import Audio
+from client.outbox import Outbox
 from client.playout import Playout
 from client.session import SessionState
-from protocol.client_messages import Ack, ClientMessage, Open, Start
+from protocol.client_messages import ClientMessage, Open, Start
 from protocol.codec import decode_server, encode
 from protocol.frames import decode_frame
 from protocol.server_messages import Cancelled, Done, Event, Opened
@@ -72,8 +73,7 @@ class Client:
         self._ends: dict[int, Endpoint] = {}
         self._numbers: dict[Endpoint, int] = {}
         self._carrier = 0
-        self._outbox: deque[ClientMessage] = deque()
-        self._ack: Ack | None = None
+        self._outboxes: dict[int, Outbox] = {}  # of the connections that are not over
         self._holds = False
         self._taken: deque[tuple[int, int, int]] = deque()  # (utterance, sample, cost) that the consumer did not take
         self._alarm = Alarm(clock, self._tick)
@@ -102,24 +102,21 @@ class Client:
                     self._deliver(number, item)
                     taken.append((number, self._end_of(item), cost))
                 case Send(message):
-                    if isinstance(message, Ack):
-                        self._ack = message
-                    else:
-                        self._outbox.append(message)
+                    self._post(self._carrier, message)
                 case Connect(connection):
                     self._open_connection(connection)
                 case SendOn(connection, message):
-                    self._ends[connection].write(encode(message))
+                    self._post(connection, message)
                 case Adopt(connection):
                     self._carrier = connection
-                    self._outbox.clear()
-                    self._ack = None
                 case Drop(connection):
+                    self._outboxes.pop(connection, None)
                     self._ends[connection].abort()
                 case Notice(text):
                     self.notices.append((self.clock.now, text))
                 case Failed(error):
                     self.failure = error
+                    self._outboxes.clear()
                     for end in self._ends.values():
                         end.abort()
                 case Finished(_):
@@ -145,16 +142,17 @@ class Client:
             if effects := self.state.consumed(number, sample, cost, self.clock.now):
                 self.do(effects)
 
-    def end_of(self, connection: int) -> Endpoint:
-        """This connection's end."""
-        return self._ends[connection]
-
     # ---- connections ----
 
     def _open_connection(self, number: int) -> None:
         self.connections += 1
         end = self._ends[number] = self._connect(self)
         self._numbers[end] = number
+        self._outboxes[number] = Outbox()
+
+    def _post(self, connection: int, message: ClientMessage) -> None:
+        if (outbox := self._outboxes.get(connection)) is not None:
+            outbox.post(message)
 
     def opened(self, end: Endpoint) -> None:
         """See Handler."""
@@ -190,20 +188,17 @@ class Client:
         """See Handler."""
         assert self.state is not None, "the session was never opened"
         number = self._numbers[end]
+        self._outboxes.pop(number, None)
         if end.is_open:
             self.do(self.state.lost(code, reason, self.clock.now, number))
         else:
             self.do(self.state.refused(number, ConnectFailed("reset"), self.clock.now))
 
     def _flush(self) -> None:
-        end = self._ends[self._carrier]
-        while end.is_writable and (self._outbox or self._ack is not None):
-            if self._outbox:
-                message: ClientMessage = self._outbox.popleft()
-            else:
-                assert self._ack is not None
-                message, self._ack = self._ack, None
-            end.write(encode(message))
+        for number, outbox in list(self._outboxes.items()):
+            end = self._ends[number]
+            while end.is_writable and (message := outbox.next()) is not None:
+                end.write(encode(message))
 
     # ---- time ----
 

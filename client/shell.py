@@ -280,7 +280,7 @@ class Session:
             return
         with suppress(TimeoutError, ClientError):
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
-                await self._until(lambda: wire.is_drained or self._state.is_out)
+                await self._until(lambda: wire.outbox.is_empty or self._state.is_out)
 
     async def __aenter__(self) -> Self:
         return self

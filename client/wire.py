@@ -1,7 +1,6 @@
 """One WebSocket of a session: a task that opens it and reads, and one that writes what was posted."""
 
 import asyncio
-from collections import deque
 from collections.abc import Awaitable, Callable
 from time import monotonic  # uvloop's own clock only counts milliseconds
 from typing import Protocol
@@ -10,8 +9,9 @@ from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed
 
 from client.errors import ClientError
+from client.outbox import Outbox
 from protocol import encode
-from protocol.client_messages import Ack, ClientMessage
+from protocol.client_messages import ClientMessage
 
 
 class Socket(ClientConnection):
@@ -49,8 +49,7 @@ class Wire:
 
     def __init__(self, number: int, opening: Callable[[], Awaitable[Socket]], listener: Listener) -> None:
         self.number = number
-        self.waiting: deque[ClientMessage] = deque()  # posted and not yet sent; its session bounds it
-        self._ack: Ack | None = None  # the newest; one that was not yet sent is of no use then
+        self.outbox = Outbox()  # posted and not yet sent; its session bounds it
         self._opening = opening
         self._listener = listener
         self._socket: Socket | None = None
@@ -63,26 +62,15 @@ class Wire:
         """When bytes came last."""
         return self._socket.heard_at if self._socket is not None else 0.0
 
-    @property
-    def is_drained(self) -> bool:
-        """Whether everything posted was given to the socket."""
-        return not self.waiting and self._ack is None
-
     def post(self, message: ClientMessage) -> None:
-        """To be sent, in order; an ack after everything else, and only the newest of an utterance."""
-        if isinstance(message, Ack):
-            if self._ack is not None and self._ack.utterance != message.utterance:
-                self.waiting.append(self._ack)
-            self._ack = message
-        else:
-            self.waiting.append(message)
+        """To be sent, in the order of `Outbox`."""
+        self.outbox.post(message)
         self._posted.set()
 
     def abort(self) -> None:
         """Ends it without a word: the peer may not read any more."""
         self._aborted = True
-        self.waiting.clear()
-        self._ack = None
+        self.outbox.clear()
         if self._socket is not None:
             self._socket.transport.abort()
         self.task.cancel()
@@ -121,12 +109,7 @@ class Wire:
     async def _write(self, socket: Socket) -> None:
         try:
             while True:
-                while not self.is_drained:
-                    if self.waiting:
-                        message = self.waiting.popleft()
-                    else:
-                        assert self._ack is not None
-                        message, self._ack = self._ack, None
+                while (message := self.outbox.next()) is not None:
                     await socket.send(encode(message))
                     self._listener.wire_sent(self)
                 self._posted.clear()

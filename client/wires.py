@@ -49,7 +49,7 @@ class Wires:
     def is_full(self) -> bool:
         """Whether so much waits to be sent that writers should wait too. Never during an outage."""
         carrier = self.carrier
-        return not self._state.is_out and carrier is not None and len(carrier.waiting) >= OUTBOX_MESSAGES
+        return not self._state.is_out and carrier is not None and carrier.outbox.messages >= OUTBOX_MESSAGES
 
     def execute(self, effect: Send | SendOn | Connect | Adopt | Drop) -> None:
         """Does what the state wants of its connections."""
@@ -113,7 +113,7 @@ class Wires:
 
     def wire_sent(self, wire: Wire) -> None:
         """Less waits than before."""
-        if len(wire.waiting) in (0, OUTBOX_MESSAGES - 1):
+        if wire.outbox.messages in (0, OUTBOX_MESSAGES - 1):
             self._drained()
 
     def _add(self, number: int, opening: Callable[[], Awaitable[Socket]]) -> None:

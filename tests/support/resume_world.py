@@ -266,7 +266,7 @@ class World:
         state = self.client.state
         assert state is not None
         carrier = state._reconnecting.carrier
-        end = self.client.end_of(carrier) if carrier is not None else None
+        end = self.client._ends[carrier] if carrier is not None else None
         if end is None or state.is_out:
             return
         for message in self.rng.sample(self.messages, min(3, len(self.messages))):

@@ -31,6 +31,7 @@ PURE = (
     "client/items.py",
     "client/continuing.py",
     "client/line.py",
+    "client/outbox.py",
     "client/receiving.py",
     "client/resuming.py",
     "client/transcript.py",
