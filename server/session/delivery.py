@@ -165,11 +165,12 @@ class Delivery:
         for utterance in [known for known in self._wire if known < self.ring.floor[0]]:
             del self._wire[utterance]
 
-    def cancel(self, utterance: int) -> None:
-        """Nothing of this utterance is sent any more."""
-        self.ring.cancel(utterance)
-        self.flow.drop(utterance)
-        self._wire.pop(utterance, None)
+    def cancel(self, *utterances: int) -> None:
+        """Nothing of these utterances is sent any more."""
+        self.ring.cancel(*utterances)
+        self.flow.drop(*utterances)
+        for utterance in utterances:
+            self._wire.pop(utterance, None)
         self._held = self._held and self.ring.audio_waits
 
     # ---- mode ----

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from protocol.frames import HEADER
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Span:
     """What is on its way of one utterance, in samples as frames count them."""
 
-    sent: int = 0
-    played: int = 0
+    sent: int
+    played: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +30,10 @@ class Flow:
 
     def __init__(self, max_lead: int | None) -> None:
         self.max_lead = max_lead
+        self.lead = 0  # samples sent and, as far as known, not yet played
         self.unacked_bytes = 0  # headers included, so that silence without payload counts
         self._spans: dict[int, _Span] = {}  # utterances that are not known to be heard; at most the unfinished ones
         self._unacked: deque[_Unacked] = deque()  # bounded by unacked_bytes
-
-    @property
-    def lead(self) -> int:
-        """Samples sent and, as far as known, not yet played."""
-        return sum(span.sent - span.played for span in self._spans.values())
 
     @property
     def idle(self) -> bool:
@@ -58,15 +54,14 @@ class Flow:
             return False
         if self.max_lead is None:
             return True
-        lead = self.lead
-        return lead <= 0 or lead + samples <= self.max_lead
+        return self.lead <= 0 or self.lead + samples <= self.max_lead
 
     def sent(self, utterance: int, end_sample: int, samples: int, size: int, now: float) -> None:
         """A frame went out. Nobody has to ack one without samples."""
         if not samples:
             return
-        span = self._spans.setdefault(utterance, _Span())
-        span.sent = max(span.sent, end_sample)
+        span = self._spans.get(utterance, _Span(0, 0))
+        self._set(utterance, max(span.sent, end_sample), span.played)
         self.unacked_bytes += size + HEADER.size
         self._unacked.append(_Unacked(utterance, end_sample, size + HEADER.size, now))
 
@@ -82,19 +77,21 @@ class Flow:
         self.unacked_bytes -= size
         span = self._spans.get(utterance)
         if span is not None and played_sample:  # without, an earlier utterance may still be heard
-            span.played = min(span.sent, max(span.played, played_sample))
+            self._set(utterance, span.sent, min(span.sent, max(span.played, played_sample)))
             for earlier in [known for known in self._spans if known < utterance]:
-                del self._spans[earlier]
+                self._remove(earlier)
         return size, sent_at
 
     def heard(self, utterance: int) -> None:
         """All of an utterance was heard, whatever its last frame was padded with."""
-        self._spans.pop(utterance, None)
+        self._remove(utterance)
 
-    def drop(self, utterance: int) -> None:
-        """An utterance was cancelled: what was sent of it is not waited for."""
-        self._spans.pop(utterance, None)
-        kept = deque(frame for frame in self._unacked if frame.utterance != utterance)
+    def drop(self, *utterances: int) -> None:
+        """Utterances were cancelled: what was sent of them is not waited for."""
+        for utterance in utterances:
+            self._remove(utterance)
+        dropped = set(utterances)
+        kept = deque(frame for frame in self._unacked if frame.utterance not in dropped)
         self.unacked_bytes = sum(frame.size for frame in kept)
         self._unacked = kept
 
@@ -106,7 +103,17 @@ class Flow:
         self._unacked.clear()
         self.unacked_bytes = 0
         for number in [known for known in self._spans if known > utterance or (known == utterance and not next_sample)]:
-            del self._spans[number]
+            self._remove(number)
         if live and next_sample:
-            span = self._spans.setdefault(utterance, _Span())
-            span.sent, span.played = next_sample, min(next_sample, max(span.played, played_sample))
+            span = self._spans.get(utterance, _Span(0, 0))
+            self._set(utterance, next_sample, min(next_sample, max(span.played, played_sample)))
+
+    def _set(self, utterance: int, sent: int, played: int) -> None:
+        self._remove(utterance)
+        self._spans[utterance] = _Span(sent, played)
+        self.lead += sent - played
+
+    def _remove(self, utterance: int) -> None:
+        span = self._spans.pop(utterance, None)
+        if span is not None:
+            self.lead -= span.sent - span.played

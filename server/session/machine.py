@@ -24,7 +24,7 @@ from server.session.delivery import Delivery
 from server.session.policy import Policy
 from server.session.rendering import RenderingSide
 from server.session.resuming import ResumeRefused
-from server.session.ring import Place, RangeError
+from server.session.ring import MAX_EVENTS, Place, RangeError
 from server.session.states import State, check_allowed
 from server.session.tokens import hash_token, is_token
 from server.session.utterance import Utterance, speech_of
@@ -109,6 +109,10 @@ class Session(RenderingSide):
             case _:
                 if isinstance(message, c.Start):
                     self._settle()  # before it is recorded, so that it finds the same room when the journal is read
+                if isinstance(message, c.Cancel) and self._delivery.ring.cancelled_blocked >= MAX_EVENTS:
+                    raise ProtocolError(
+                        ErrorCode.QUEUE_FULL, f"{MAX_EVENTS} `cancelled` wait for acks of what is sent again", "cancel"
+                    )
                 self._seq_record = self.log.message(message)
                 self._numbered(message)
                 self._seq = message.seq
@@ -171,6 +175,7 @@ class Session(RenderingSide):
             case c.Silence():
                 self._need_room(1, "silence")
                 self._written().add_silence(message.ms)
+                self._unspoken += 1
             case c.Flush():
                 self._written().segmenter.flush(soft=message.soft)
             case c.End():
@@ -223,6 +228,7 @@ class Session(RenderingSide):
             )
         self._need_room(size, "text.text")
         utterance.add(message.text, self._now)
+        self._unspoken += size
         self.chars += size
 
     def _need_room(self, size: int, field: str) -> None:
@@ -242,14 +248,14 @@ class Session(RenderingSide):
     @property
     def room(self) -> int:
         """Characters (a silence counts as one) that may still be sent before some are spoken."""
-        return limits.TEXT_WINDOW_CHARS - sum(utterance.unspoken for utterance in self._speaking)
+        return limits.TEXT_WINDOW_CHARS - self._unspoken
 
     def _cancel(self, message: c.Cancel) -> None:
         targets = [u for u in self._sending.values() if message.utterance in (None, u.id)]
         played = message.played_sample
         answers: list[s.Cancelled] = []
+        self._drop(*targets)
         for utterance in targets:
-            self._drop(utterance)
             sample = min(self._timeline_sample(utterance, utterance.sent), utterance.samples)
             if played is None:  # then the acks say what was heard, and a client that only collects heard all it got
                 played = sample if self._delivery.flow.max_lead is None else utterance.heard
@@ -257,18 +263,20 @@ class Session(RenderingSide):
             played = 0  # what is queued behind it was not heard at all
         self._delivery.ring.insert(answers, self.log.made)
 
-    def _drop(self, utterance: Utterance) -> None:
-        """Forget everything about an utterance that is not sent yet."""
-        if self._work is not None and self._work.utterance == utterance.id:
-            self._work = None
-        if utterance is self._writing:
-            self._writing = None
-            self.state = State.IDLE
-        if utterance in self._speaking:
-            self._speaking.remove(utterance)
-        del self._sending[utterance.id]
-        self._delivery.cancel(utterance.id)
-        self.utterances += not utterance.done_sent
+    def _drop(self, *utterances: Utterance) -> None:
+        """Forget everything about utterances that is not sent yet."""
+        for utterance in utterances:
+            if self._work is not None and self._work.utterance == utterance.id:
+                self._work = None
+            if utterance is self._writing:
+                self._writing = None
+                self.state = State.IDLE
+            if utterance in self._speaking:
+                self._speaking.remove(utterance)
+                self._unspoken -= utterance.unspoken
+            del self._sending[utterance.id]
+            self.utterances += not utterance.done_sent
+        self._delivery.cancel(*(utterance.id for utterance in utterances))
 
     def _ack(self, ack: c.Ack) -> None:
         if ack.generation != self.generation:
@@ -279,7 +287,9 @@ class Session(RenderingSide):
             )
         if ack.utterance > self._utterance_seen:
             raise ProtocolError(ErrorCode.BAD_ACK, f"utterance {ack.utterance} was not started", "ack.utterance")
-        del self._token_hashes[1:]  # the client has the newest
+        if len(self._token_hashes) > 1:  # the client has the newest
+            del self._token_hashes[1:]
+            self.log.add(journal.TOKEN, *self._token_hashes, self.generation)
         utterance = self._sending.get(ack.utterance)
         if utterance is None:  # cancelled meanwhile, or heard before; but a new connection may have sent its end again
             place = (ack.utterance, ack.next_sample)
@@ -331,7 +341,7 @@ class Session(RenderingSide):
     @property
     def answers_full(self) -> bool:
         """Whether so many answers wait to be sent that no more messages should be read."""
-        return len(self._answers) + self._delivery.ring.cancelled_wait >= MAX_ANSWERS
+        return len(self._answers) + self._delivery.ring.cancelled_ready >= MAX_ANSWERS
 
     # ---- messages out ----
 
@@ -353,7 +363,7 @@ class Session(RenderingSide):
             return encode(answer)
         if self.config is None or not self.verified:
             return None
-        room = self.room if self._speaking else limits.TEXT_WINDOW_CHARS
+        room = self.room
         news = self._seq > self._seq_acked or room - self._room_told >= SEND_ROOM_AFTER
         if news and self.log.written >= self._seq_record:
             self._seq_acked, self._room_told = self._seq, room

@@ -23,6 +23,7 @@ from server.session.work import FinishUtterance, SpeakSegment, Work
 
 COLLECTING_SLACK_S: Final = 30.0  # urgency of a client without `max_lead_ms`: behind everyone who listens
 BITRATE_HEADROOM: Final = 2.0  # in block mode Opus gets smaller where the link carries less than this times its rate
+MAY_FALL_AHEAD_MS: Final = 500  # the same while PCM may have to become Opus
 CALM_AHEAD_MS: Final = 2_000  # audio ready besides what the listener has, in stream mode
 PCM_HEADROOM: Final = 1.3  # format auto falls to Opus where the link carries less than this times PCM
 
@@ -38,6 +39,7 @@ class RenderingSide:
         self._now = now
         self._speaking: deque[Utterance] = deque()  # not fully rendered; the first is in hand
         self._sending: dict[int, Utterance] = {}  # not fully sent or not fully heard
+        self._unspoken = 0  # of those in `_speaking`, together: kept, because it is asked for with every message
         self._work: Work | None = None
         self._delivery = Delivery(now, pinned="stream", max_lead=None, sample_rate=1)
 
@@ -47,7 +49,7 @@ class RenderingSide:
         if self._work is not None or not self._speaking or not self.wants_audio:
             return None
         utterance = self._speaking[0]
-        self._work = utterance.next_work(RenderPlan(mode=self.mode))
+        self._work = self._cut(utterance, RenderPlan(mode=self.mode))
         if self._work is None or isinstance(self._work, FinishUtterance):
             return self._work
         record = utterance.record
@@ -60,6 +62,13 @@ class RenderingSide:
         if utterance.first_work_at is None and isinstance(self._work, SpeakSegment):
             utterance.first_work_at = now
         return self._work
+
+    def _cut(self, utterance: Utterance, plan: RenderPlan) -> Work | None:
+        """The next piece of its text to render."""
+        before = utterance.unspoken
+        work = utterance.next_work(plan)
+        self._unspoken -= before - utterance.unspoken
+        return work
 
     @property
     def mode(self) -> Mode:
@@ -87,7 +96,8 @@ class RenderingSide:
         may_fall = (
             self.config is not None and self.config.auto and self._speaking and self._speaking[0].opus_from is None
         )
-        return min(self._policy.read_ahead_ms, CALM_AHEAD_MS) if calm or may_fall else self._policy.read_ahead_ms
+        most = MAY_FALL_AHEAD_MS if may_fall else CALM_AHEAD_MS if calm else self._policy.read_ahead_ms
+        return min(self._policy.read_ahead_ms, most)
 
     @property
     def slack_s(self) -> float:

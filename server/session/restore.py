@@ -19,6 +19,7 @@ from server.session.resuming import KnownSegment, KnownUtterance, Restored, Resu
 from server.session.ring import Place, Ring
 from server.session.tokens import is_token
 from server.session.utterance import Utterance
+from server.session.work import Work
 
 
 class CannotRestore(ValueError):
@@ -171,7 +172,11 @@ class RestoredSession(Session):
 
     def rendered_before(self, number: int) -> None:
         """All of an utterance was rendered."""
-        self._speaking = deque(each for each in self._speaking if each.id != number)
+        self._speak_no_more(number)
+
+    def cut_again(self, utterance: Utterance, plan: RenderPlan) -> Work | None:
+        """The next piece of its text, as it was cut before."""
+        return self._cut(utterance, plan)
 
     def acked_before(self, number: int, next_sample: int, played_sample: int, *, complete: bool) -> None:
         """What the client had; `complete`: nothing was on the way."""
@@ -181,8 +186,13 @@ class RestoredSession(Session):
             self._delivery.ring = Ring()
 
     def gone_before(self, number: int) -> None:
-        """An utterance was settled."""
+        """An utterance was settled, or passed over because a client was in a later one."""
         self._sending.pop(number, None)
+        self._speak_no_more(number)
+
+    def _speak_no_more(self, number: int) -> None:
+        self._unspoken -= sum(each.unspoken for each in self._speaking if each.id == number)
+        self._speaking = deque(each for each in self._speaking if each.id != number)
 
     def token_before(self, hashes: Sequence[str], generation: int) -> None:
         """A client had come back."""
@@ -238,7 +248,7 @@ class _Replay:
 
     def _segment(self, utterance: Utterance, segment: int, span: tuple[int, int, int], plan: RenderPlan) -> None:
         start, end, first_sample = span
-        work = utterance.next_work(plan)
+        work = self.session.cut_again(utterance, plan)
         record = utterance.record
         if work is None or record is None or (record.id, record.start, record.end) != (segment, start, end):
             raise ValueError(f"segment {segment} of utterance {utterance.id} is cut differently now")

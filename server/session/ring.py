@@ -8,7 +8,7 @@ Payloads stay as they were coded; only the split between the two sides moves.
 """
 
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
@@ -19,7 +19,6 @@ Item: TypeAlias = s.Event | AudioFrame
 Place: TypeAlias = tuple[int, int]
 """An utterance and a sample of it, as its frames count; places compare in the order of sending."""
 
-MAX_ANSWERS: Final = 64  # pongs, `cancelled` and the like that a client has not read
 MAX_EVENTS: Final = 2_048  # segments without sound are bounded by this, audio by `read_ahead_ms`
 EVENT_BYTES: Final = 256  # what an event counts for, about what it takes
 
@@ -60,6 +59,8 @@ class Ring:
         self._items: Counter[int] = Counter()  # that wait, by utterance
         self._events = 0  # that wait
         self._cancelled = 0  # of these, `cancelled`: answers, too
+        self._numbered = 0  # of these, with a number: only after a resume, and nothing goes before them
+        self._kept_frames: Counter[int] = Counter()  # by utterance
         self._kept_events = 0
         self._first_kept_event = 1  # events before it are confirmed or gone
 
@@ -76,9 +77,14 @@ class Ring:
         return not self._waiting and not self._kept
 
     @property
-    def cancelled_wait(self) -> int:
-        """How many `cancelled` wait to be sent."""
-        return self._cancelled
+    def cancelled_ready(self) -> int:
+        """How many `cancelled` wait for nothing but a client that reads."""
+        return 0 if self._numbered else self._cancelled
+
+    @property
+    def cancelled_blocked(self) -> int:
+        """How many wait behind events that have a number, and so perhaps for acks of the audio between those."""
+        return self._cancelled if self._numbered else 0
 
     @property
     def full_of_events(self) -> bool:
@@ -111,12 +117,15 @@ class Ring:
         self.bytes += entry.size
 
     def insert(self, events: Sequence[s.Event], record: int = 0) -> None:
-        """Events that do not wait for the audio of others: they are sent next."""
+        """Events that do not wait for the audio of others: they are sent next, after those that have a number."""
         entries = [Entry(event, record) for event in events]
-        numbered = []  # after a resume: what has a number already goes in its order
-        while any(entry.number for entry in self._waiting):
-            numbered.append(self._waiting.popleft())
-        self._waiting.extendleft(reversed(numbered + entries))
+        first = []
+        numbered = self._numbered
+        while numbered:
+            entry = self._waiting.popleft()
+            numbered -= entry.number > 0
+            first.append(entry)
+        self._waiting.extendleft(reversed(first + entries))
         for entry in entries:
             self._count(entry, 1)
             self.bytes += entry.size
@@ -132,6 +141,7 @@ class Ring:
         self._kept.append(entry)
         if isinstance(entry.item, AudioFrame):
             self.kept_samples += entry.item.count
+            self._kept_frames[entry.item.utterance] += 1
             self.last_sent = max(self.last_sent, _end(entry.item))
             self.furthest = max(self.furthest, self.last_sent)
             return
@@ -181,6 +191,7 @@ class Ring:
         self.bytes -= entry.size
         if isinstance(entry.item, AudioFrame):
             self.kept_samples -= entry.item.count
+            _decrease(self._kept_frames, entry.item.utterance)
             self._gone(entry)
         else:
             self._kept_events -= 1
@@ -221,11 +232,12 @@ class Ring:
             self._count(entry, -1)
         self._kept.clear()
         self._waiting.clear()
+        self._kept_frames.clear()
         self.kept_samples = self._kept_events = 0
         lacking = [rest for entry in entries if (rest := self._lacking(entry, place, events_seen)) is not None]
         if preroll is not None:
             lacking = self._warm_up(place, preroll) + lacking
-        self._waiting.extend(lacking)
+        self._waiting.extend(_answers_first(lacking))
         for entry in lacking:
             self._count(entry, 1)
         self.last_sent = place
@@ -272,23 +284,25 @@ class Ring:
 
     # ---- cancel ----
 
-    def cancel(self, utterance: int) -> None:
-        """Forget what waits of an utterance, and its audio that is kept; events that were sent keep their place.
+    def cancel(self, *utterances: int) -> None:
+        """Forget what waits of utterances, and their audio that is kept; events that were sent keep their place.
 
         Costs little where there is nothing.
         """
-        if self._items.pop(utterance, 0):
-            self._waiting = deque(self._without(self._waiting, utterance, waiting=True))
-        if any(entry.item.utterance == utterance for entry in self._kept):
-            self._kept = deque(self._without(self._kept, utterance, waiting=False))
+        waiting = {each for each in utterances if self._items.pop(each, 0)}
+        if waiting:
+            self._waiting = deque(self._without(self._waiting, waiting, waiting=True))
+        kept = {each for each in utterances if self._kept_frames.pop(each, 0)}
+        if kept:
+            self._kept = deque(self._without(self._kept, kept, waiting=False))
 
-    def _without(self, entries: Iterator[Entry] | deque[Entry], utterance: int, *, waiting: bool) -> Iterator[Entry]:
+    def _without(self, entries: deque[Entry], utterances: Collection[int], *, waiting: bool) -> Iterator[Entry]:
         for entry in entries:
-            if entry.item.utterance != utterance or not (waiting or isinstance(entry.item, AudioFrame)):
+            if entry.item.utterance not in utterances or not (waiting or isinstance(entry.item, AudioFrame)):
                 yield entry
                 continue
             if entry.number:  # sent before a resume: its number is taken, so it must come
-                self._items[utterance] += not isinstance(entry.item, s.Cancelled)
+                self._items[entry.item.utterance] += not isinstance(entry.item, s.Cancelled)
                 yield entry
                 continue
             self.bytes -= entry.size
@@ -305,12 +319,31 @@ class Ring:
             self.samples += by * item.count
         else:
             self._events += by
+            self._numbered += by * (entry.number > 0)
             if isinstance(item, s.Cancelled):
                 self._cancelled += by
                 return  # its utterance is over: there is nothing left to cancel
         self._items[item.utterance] += by
         if not self._items[item.utterance]:
             del self._items[item.utterance]
+
+
+def _decrease(counter: Counter[int], key: int) -> None:
+    counter[key] -= 1
+    if not counter[key]:
+        del counter[key]
+
+
+def _answers_first(entries: list[Entry]) -> list[Entry]:
+    """`cancelled` that were not sent yet, as far in front as they may be: audio before them would wait for acks, which
+    nobody reads where too many answers wait.
+    """
+    answers = [entry for entry in entries if isinstance(entry.item, s.Cancelled) and not entry.number]
+    if not answers:
+        return entries
+    others = [entry for entry in entries if not isinstance(entry.item, s.Cancelled) or entry.number]
+    at = max((at for at, entry in enumerate(others, 1) if entry.number), default=0)
+    return [*others[:at], *answers, *others[at:]]
 
 
 _TAIL: Final = 40  # packets: 80 ms of the shortest, 2.5 ms, and some

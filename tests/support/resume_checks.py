@@ -47,6 +47,8 @@ class Checks:
             raise Violation(f"the ring holds {held_ms} ms of audio")
         if flow.unacked_bytes > limits.MAX_UNACKED_BYTES + limits.MAX_MESSAGE_BYTES:
             raise Violation(f"{flow.unacked_bytes} bytes are on their way")
+        if session.room != limits.TEXT_WINDOW_CHARS - sum(each.unspoken for each in session._speaking):
+            raise Violation(f"the session counts room for {session.room} characters")
         self._looks += 1
         if self._looks % 8 == 0:
             self._ring(speaker)

@@ -4,7 +4,8 @@ import time
 
 from protocol import client_messages as c
 from protocol import server_messages as s
-from tests.support.session_driver import SAMPLES_PER_CHARACTER, TEXT, opened
+from protocol.errors import ErrorCode
+from tests.support.session_driver import SAMPLES_PER_CHARACTER, TEXT, fails, opened
 
 
 def test_cancel_before_the_first_sound() -> None:
@@ -170,6 +171,59 @@ def test_cancels_by_the_thousand_cost_nothing_and_stop_the_reading() -> None:
     driver.drain()
     assert (full, driver.session.answers_full) == (True, False)
     assert len(driver.of(s.Cancelled)) == 4_998
+
+
+def test_cancels_behind_audio_that_comes_again_do_not_stop_the_reading() -> None:
+    """That audio needs acks, or the end of a pause, which would not be read."""
+    driver = opened(max_lead_ms=None)
+    driver.say(1, TEXT)
+    driver.run(acks=False)
+    session = driver.session
+    assert session.delivery.event > 3
+    session.detach(driver.now)
+    session.resume(c.Resume("s", "t", 0, 1, 0, 0, 0), "t2", driver.now)
+    driver.numbered(c.Pause)
+    driver.drain()
+    assert session.delivery.ring.audio_waits
+    for n in range(2, 200):
+        driver.numbered(c.Start, utterance=n)
+        driver.numbered(c.Cancel, utterance=n)
+        assert not session.answers_full
+    driver.numbered(c.Unpause)
+    driver.frames.clear()
+    driver.run()
+    assert len(driver.of(s.Cancelled)) == 198
+
+
+def test_cancels_that_were_not_sent_before_a_resume_go_before_the_audio_that_comes_again() -> None:
+    driver = opened(max_lead_ms=None)
+    driver.say(1, TEXT)
+    driver.run(acks=False)
+    session = driver.session
+    event = session.delivery.event
+    for n in range(2, 66):
+        driver.numbered(c.Start, utterance=n)
+        driver.numbered(c.Cancel, utterance=n)
+    session.detach(driver.now)
+    session.resume(c.Resume("s", "t", 0, 1, 0, 0, event), "t2", driver.now)
+    full = session.answers_full
+    driver.drain()
+    assert (full, session.answers_full) == (True, False)
+    assert len(driver.of(s.Cancelled)) == 64
+
+
+def test_too_many_cancels_behind_audio_end_the_session() -> None:
+    driver = opened(max_lead_ms=None)
+    driver.say(1, TEXT)
+    driver.run(acks=False)
+    driver.session.detach(driver.now)
+    driver.session.resume(c.Resume("s", "t", 0, 1, 0, 0, 0), "t2", driver.now)
+    driver.numbered(c.Pause)
+    with fails(driver, ErrorCode.QUEUE_FULL, "cancel"):
+        for n in range(2, 10_000):
+            driver.numbered(c.Start, utterance=n)
+            driver.numbered(c.Cancel, utterance=n)
+    assert len(driver.session.delivery.ring._waiting) < 2_200
 
 
 def test_a_cancel_takes_away_exactly_what_is_queued() -> None:

@@ -246,6 +246,38 @@ def test_a_journal_that_makes_no_sense_is_refused(lines: list[bytes]) -> None:
         restore(lines, POLICY, capabilities(), epoch=1, now=0.0)
 
 
+def test_tokens_that_an_ack_retired_stay_so_in_the_next_process() -> None:
+    journaled = Journaled(max_lead_ms=None)
+    say_all(journaled.driver)
+    journaled.write()
+    journaled.driver.drain()
+    journaled.receiver.resume()
+    journaled.write()
+    before = len(journaled.lines)
+    journaled.driver.send(c.Ack(2, 0, 0))
+    journaled.driver.send(c.Ack(2, 0, 0))
+    journaled.write()
+    assert sum(line.startswith(b'["token"') for line in journaled.lines[before:]) == 1
+    assert not belongs_to(journaled.lines, "ann", "t")
+    restored = restore(journaled.lines, POLICY, capabilities(), epoch=1, now=0.0)
+    assert not restored.accepts("t")
+    assert restored.accepts("t2")
+
+
+def test_text_of_an_utterance_that_was_passed_over_takes_no_room_after_a_restart() -> None:
+    """A client that was in the second one when it came back is told nothing more of the first."""
+    journaled = Journaled(max_lead_ms=None)
+    say_all(journaled.driver)
+    journaled.write()
+    journaled.kill()
+    session = journaled.driver.session
+    session._drop(next(iter(session._sending.values())))
+    session.log.add("gone", 1)
+    journaled.write()
+    restored = restore(journaled.lines, POLICY, capabilities(), epoch=2, now=0.0)
+    assert restored.room == session.room
+
+
 def test_every_cut_of_a_journal_restores_or_is_refused() -> None:
     """A crash may end it anywhere."""
     journaled = Journaled(max_lead_ms=None)

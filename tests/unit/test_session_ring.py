@@ -269,7 +269,10 @@ class RingMachine(RuleBasedStateMachine):
         assert ring.bytes == sum(size(e) for e in kept + waiting)
         assert ring._events == sum(not isinstance(e.item, AudioFrame) for e in waiting)
         assert ring._kept_events == sum(not isinstance(e.item, AudioFrame) for e in kept)
-        assert ring.cancelled_wait == sum(isinstance(e.item, s.Cancelled) for e in waiting)
+        cancelled = sum(isinstance(e.item, s.Cancelled) for e in waiting)
+        assert ring.cancelled_ready + ring.cancelled_blocked == cancelled
+        assert ring._numbered == sum(e.number > 0 for e in waiting)
+        assert ring._kept_frames == Counter(e.item.utterance for e in kept if isinstance(e.item, AudioFrame))
         items = Counter(e.item.utterance for e in waiting if not isinstance(e.item, s.Cancelled))
         assert ring._items == items
         assert ring.empty == (not waiting)
@@ -288,6 +291,14 @@ class RingMachine(RuleBasedStateMachine):
             assert (frame.utterance, frame.first_sample) >= at
             at = (frame.utterance, frame.end_sample)
         assert all(e.number for e in self.ring._kept if not isinstance(e.item, AudioFrame))
+
+    @invariant()
+    def what_is_ready_waits_for_no_audio(self) -> None:
+        """Else a client whose acks are not read, because many answers wait, would wait for ever."""
+        waiting = list(self.ring._waiting)
+        ready = [at for at, e in enumerate(waiting) if isinstance(e.item, s.Cancelled)]
+        if self.ring.cancelled_ready:
+            assert not any(isinstance(e.item, AudioFrame) for e in waiting[: ready[-1]])
 
     @invariant()
     def the_bounds_hold(self) -> None:
