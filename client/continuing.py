@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from client.effects import Adopt, Drop, Effect, Notice, RoomGrew
 from client.errors import ClientError, Gap, ServerError, ServerLost, ServerMisbehaved
-from client.resuming import Reconnecting
+from client.reconnecting import Reconnecting
 from client.tracking import Tracked
 from client.writing import Writing
 from protocol import server_messages as s
@@ -48,7 +48,7 @@ class Continuing(Writing):
         self._futile = 0
         self._probe = 0  # id of the ping that asks a connection which speaks again whether it hears, too
         self._probed = False  # in this outage
-        self.going_away: s.GoAway | None = None
+        self.going_away = False  # the server said so
 
     @property
     def is_out(self) -> bool:
@@ -176,7 +176,7 @@ class Continuing(Writing):
         reconnecting.rtt_s = now - asked
         effects: list[Effect] = [Adopt(connection), *reconnecting.adopt(connection, now)]
         self._watchdog.moved(now, reconnecting.rtt_s)
-        self.going_away = None
+        self.going_away = False
         if was_out:
             self.line.outage(now - heard_at)
             if self._gone is None:

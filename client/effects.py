@@ -23,7 +23,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Connect:
-    """Open a further connection; report `SessionState.connected` or `refused`, within `resuming.ATTEMPT_S`."""
+    """Open a further connection; report `SessionState.connected` or `refused`, within `reconnecting.ATTEMPT_S`."""
 
     connection: int
 

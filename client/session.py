@@ -102,7 +102,7 @@ class SessionState(Continuing):
         """A connection is gone. `close_code` None: without a close frame."""
         if self.failure is not None or not self._reconnecting.is_open(connection):
             return []
-        error = ServerLost.closed(close_code, reason, going_away=self.going_away is not None)
+        error = ServerLost.closed(close_code, reason, going_away=self.going_away)
         if connection != self._reconnecting.carrier:
             return self._reconnecting.failed(connection, reason or "it was closed", now)
         if close_code in FINAL_CLOSES:
@@ -248,7 +248,7 @@ class SessionState(Continuing):
                         self._futile = 0
                 return taken or []
             case s.GoAway():
-                self.going_away = message
+                self.going_away = True
                 return []
             case s.Busy():
                 raise Busy(message.retry_after_ms)

@@ -28,7 +28,6 @@ class Tracked:
     timeline: Timeline
     statistics: UtteranceStatistics
     transcript: Transcript
-    pre_skip: int
     cancelled: bool = False  # `cancel` was sent: late audio is dropped
     cancel_sample: int = 0  # how far it was heard, as that `cancel` said
     consumed_sample: int = 0
@@ -141,7 +140,7 @@ class Utterances:
         self.newest += 1
         start = replace(start, utterance=self.newest)
         timeline = Timeline(self.newest, pre_skip)
-        self.live[self.newest] = Tracked(self.newest, timeline, statistics, Transcript(start), pre_skip)
+        self.live[self.newest] = Tracked(self.newest, timeline, statistics, Transcript(start))
         return start
 
     @property

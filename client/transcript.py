@@ -125,16 +125,13 @@ class Transcript:
             self._ends.append((segment.first_sample + event.samples, segment.end))
         return True
 
-    def received(self, sample: int) -> int:
-        """Audio is here up to this sample: forgets what need not be said again. Returns how many segments that were."""
-        count = 0
+    def received(self, sample: int) -> None:
+        """Audio is here up to this sample: forgets what need not be said again."""
         while (
             self._open and (first := self._open[0]).samples is not None and first.first_sample + first.samples <= sample
         ):
             self._forget(first)
             self._open.popleft()
-            count += 1
-        return count
 
     def heard_text_end(self, played: int) -> int:
         """The end of the last word that was played to its end; of the last segment where words have no times."""

@@ -7,7 +7,7 @@ from client.effects import Effect, Failed, Send
 from client.errors import ClientError, ServerMisbehaved
 from client.line import LineStatistics
 from client.receiving import Receiver
-from client.resuming import Reconnecting
+from client.reconnecting import Reconnecting
 from client.sending import Backlog, SendWindow
 from client.statistics import UtteranceStatistics
 from client.tracking import Utterances

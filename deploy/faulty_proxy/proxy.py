@@ -46,11 +46,6 @@ class FaultyProxy:
         return f"ws://127.0.0.1:{self.port}/v1/stream"
 
     @property
-    def cuts_to_come(self) -> int:
-        """How many cuts wait for their connection."""
-        return len(self._cuts)
-
-    @property
     def round_trip_s(self) -> float:
         """Without jitter."""
         return sum(line.delay_s for line in self.lines.values())

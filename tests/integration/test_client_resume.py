@@ -9,7 +9,7 @@ from typing import Literal
 import pytest
 
 import client
-from client.resuming import ATTEMPT_S
+from client.reconnecting import ATTEMPT_S
 from client.shell import Session
 from protocol import client_messages as c
 from protocol import server_messages as s

@@ -33,7 +33,7 @@ PURE = (
     "client/line.py",
     "client/outbox.py",
     "client/receiving.py",
-    "client/resuming.py",
+    "client/reconnecting.py",
     "client/transcript.py",
     "client/writing.py",
     "client/playout.py",

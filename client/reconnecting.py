@@ -1,8 +1,9 @@
 """Which connection carries the session, and how another one takes over: attempts, their times, giving up. Pure.
 
-The connection that fell silent is kept until another one answers, because whichever gets through first, both ways, wins. Attempts start
-every half second, at most three at a time: the oldest is given time, the others make way for fresh ones, because a
-fresh connection gets through at once when the line is back, while an old one waits for its retransmission timer.
+The connection that fell silent is kept until another one answers: whichever gets through first, both ways, wins.
+Attempts start every half second, at most three at a time: the oldest is given time, the others make way for fresh ones,
+because a fresh connection gets through at once when the line is back, while an old one waits for its retransmission
+timer.
 """
 
 from collections.abc import Callable
