@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from client.effects import Adopt, Drop, Effect, Notice, RoomGrew
 from client.errors import ClientError, Gap, ServerError, ServerLost, ServerMisbehaved
-from client.reconnecting import Reconnecting
+from client.reconnecting import NO_ANSWER, Reconnecting
 from client.tracking import Tracked
 from client.writing import Writing
 from protocol import server_messages as s
@@ -16,6 +16,8 @@ from protocol.limits import RESUME_RUSH_S
 
 FINAL_CLOSES: Final = (1003, 1007, 1008, 1009)  # the server refuses what this client says: it would again
 GAP_PAUSE_S: Final = 1.0  # a second gap within this time, or the first thing after a resume, is no accident
+RESUMING_OFF: Final = "resuming is off: without --no-resume (resume=False) the client comes back by itself"
+KEEPS_NONE: Final = "the server keeps no sessions: run this again, or start it with --resume-ttl-s above 0"
 FUTILE_RESTARTS: Final = 3  # in a row, without one segment spoken: the server dies of this text
 
 
@@ -42,7 +44,7 @@ class Continuing(Writing):
         self._request = replace(request, voice=voice) if isinstance(voice, str) and voice else request
         self._may_resume = resume
         self._gone: s.ResumeFailed | None = None  # the session is: the next connection opens a new one
-        self._lost: ClientError | None = None  # why the last connection was given up
+        self._lost: tuple[str, int | None] = "", None  # what happened to the last connection, and its close code
         self._gap_at = float("-inf")
         self._fresh = False  # resumed, and nothing new came yet
         self._futile = 0
@@ -64,14 +66,21 @@ class Continuing(Writing):
     def _lose(self, error: ClientError, what: str, now: float, heard_at: float, *, gone: bool) -> list[Effect]:
         """The connection is of no use any more (`gone`), or says nothing. Fails where the session dies with it."""
         if not self._resumable:
-            return self._fail(error)
+            return self._fail(self._unresumed(error))
         first = not self.is_out
         effects: list[Effect] = []
         if first:
-            self._lost = error
+            self._lost = what, error.close_code if isinstance(error, ServerLost) else None
             self._probed = False
+            self.line.outage_begins(heard_at)
             effects.append(Notice(f"{what}: reconnecting"))
         return effects + self._reconnecting.begin(now, heard_at, gone=gone)
+
+    def _unresumed(self, error: ClientError) -> ClientError:
+        """The same, and why nothing is done about it, where nobody is known to have ended it on purpose."""
+        if not isinstance(error, ServerLost) or error.close_code not in (None, 1006) or self.going_away:
+            return error
+        return ServerLost(f"{error}, and {KEEPS_NONE if self._may_resume else RESUMING_OFF}", error.close_code)
 
     def _gap(self, gap: Gap, now: float) -> list[Effect]:
         """Something is missing. What a connection lost, another one may bring."""
@@ -88,7 +97,7 @@ class Continuing(Writing):
     def _wake(self, now: float) -> list[Effect]:
         """The connection that was silent speaks and hears again, before another one took over."""
         quiet_s = now - self._reconnecting.heard_at
-        self.line.outage(quiet_s)
+        self.line.outage_ends(now)
         self._watchdog.begin(now)
         return [
             *self._reconnecting.carried_again(),
@@ -98,11 +107,10 @@ class Continuing(Writing):
         ]
 
     def _give_up(self, now: float) -> list[Effect]:
-        lost, why = self._lost, self._reconnecting.why
-        last = f" (last attempt: {why})" if why else ""
-        code = lost.close_code if isinstance(lost, ServerLost) else None
-        seconds = now - self._reconnecting.heard_at
-        return self._fail(ServerLost(f"{lost}; no new connection brought it back in {seconds:.0f} s{last}", code))
+        what, code = self._lost
+        seconds, why = now - self._reconnecting.heard_at, self._reconnecting.why or NO_ANSWER
+        self.line.outage_ends(now)
+        return self._fail(ServerLost(f"{what}; no new connection brought it back in {seconds:.0f} s: {why}", code))
 
     # ---- another connection ----
 
@@ -138,7 +146,10 @@ class Continuing(Writing):
                 return self._reopened(message, connection, now)
             case s.Busy():
                 retry_s = message.retry_after_ms / 1_000
-                return [Drop(connection), *reconnecting.failed(connection, "the server is full", now, retry_s)]
+                return [
+                    Drop(connection),
+                    *reconnecting.failed(connection, "the server is full: try later", now, retry_s),
+                ]
             case s.Error() if message.retryable:
                 return [Drop(connection), *reconnecting.failed(connection, message.message, now)]
             case s.Error():
@@ -178,7 +189,7 @@ class Continuing(Writing):
         self._watchdog.moved(now, reconnecting.rtt_s)
         self.going_away = False
         if was_out:
-            self.line.outage(now - heard_at)
+            self.line.outage_ends(now)
             if self._gone is None:
                 effects.append(Notice(f"resumed after {now - heard_at:.1f} s"))
         return effects

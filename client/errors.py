@@ -38,7 +38,7 @@ class ServerLost(ClientError):
         elif code == 1000:
             text = f"the server closed the connection before the audio was complete{why}: run this again"
         elif code is None or code == 1006:
-            text = "the connection broke before the audio was complete: check that the server runs, then run this again"
+            text = "the connection broke before the audio was complete"
         else:
             text = f"the server closed the connection with code {code}{why} before the audio was complete: see its log"
         return cls(text, code)

@@ -22,6 +22,7 @@ FRESH_ROUND_TRIPS: Final = 6  # ... TCP, TLS and WebSocket take up to four
 ANSWER_S: Final = 1.0  # so long a connection waits for the answer to `resume` before another one asks too
 JITTER: Final = 0.2  # many clients that lost the same server do not come back in step
 LONGEST_PAUSE_S: Final = 8.0
+NO_ANSWER: Final = "no answer: check the network and the server"
 SETTLED_S: Final = 5.0  # a connection that lived so long is no part of the outage before it
 
 
@@ -43,7 +44,7 @@ class Reconnecting:
         self.carrier: int | None = 0  # None: gone
         self.lost_at: float | None = None  # since when the session is looked for; None: it is carried
         self.heard_at = 0.0  # when the server was last heard before that
-        self.why = ""  # the last attempt's failure
+        self.why = ""  # the last attempt's failure, and what to do about it
         self.rtt_s = rtt_s
         self.retry_at = 0.0  # the server said that trying before is of no use
         self._greeting = greeting
@@ -161,7 +162,7 @@ class Reconnecting:
         """Ends attempts that take too long, and makes new ones."""
         effects: list[Effect] = []
         for number in [number for number, attempt in self._attempts.items() if now >= attempt.ends]:
-            self.why = "no answer"
+            self.why = NO_ANSWER
             effects.append(self._drop(number))
         if not self.searching:
             return effects

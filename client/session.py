@@ -57,6 +57,7 @@ class SessionState(Continuing):
             try:
                 return self._answer(message, connection, now)
             except ClientError as error:
+                self.line.outage_ends(now)
                 return self._fail(error)
         effects = self._heard(now, message)
         if not isinstance(message, s.Heartbeat | s.Pong):
@@ -104,7 +105,8 @@ class SessionState(Continuing):
             return []
         error = ServerLost.closed(close_code, reason, going_away=self.going_away)
         if connection != self._reconnecting.carrier:
-            return self._reconnecting.failed(connection, reason or "it was closed", now)
+            why = f"the server closed the last one{f' ({reason})' if reason else ''}: see its log"
+            return self._reconnecting.failed(connection, why, now)
         if close_code in FINAL_CLOSES:
             return self._fail(error)
         return self._lose(error, ServerLost.briefly(close_code), now, now, gone=True)
@@ -173,9 +175,7 @@ class SessionState(Continuing):
         effects = self._reconnecting.tick(now)
         if not self.is_out and self._utterances.live:
             if (lost := self._watchdog.silent(now)) is not None:
-                quiet_s = now - self._watchdog.heard_at
-                what = f"nothing came from the server for {quiet_s:.1f} s"
-                effects += self._lose(lost, what, now, self._watchdog.heard_at, gone=False)
+                effects += self._lose(lost, str(lost), now, self._watchdog.heard_at, gone=False)
             elif self._awaits_speech and (lost := self._watchdog.stuck(now)) is not None:
                 return self._fail(lost)
         if self._last_input is not None and not self._backlog and now >= self._last_input + SOFT_FLUSH_S:

@@ -33,7 +33,7 @@ class UtteranceStatistics:
     """Times are seconds of the session's monotonic clock.
 
     `stalls`: how often audio would have run dry had playing begun with the first sample; a real player reports its own.
-    `restarts`: how often the rest was spoken by a new session. `digest` then covers the last part alone.
+    `restarts`: how often the rest was spoken by a new session. `digest` and `server` then cover the last part.
     """
 
     def __init__(self, sample_rate: int, now: float) -> None:

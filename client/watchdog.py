@@ -47,12 +47,10 @@ class Watchdog:
         self._step = max(self._step, lately)
 
     def silent(self, now: float) -> ServerLost | None:
-        """Why the connection counts as dead; None while it does not."""
+        """That the connection counts as dead, without advice; None while it does not."""
         if now < self.heard_at + self._patience:
             return None
-        return ServerLost(
-            f"nothing came from the server for {now - self.heard_at:.1f} s: it hangs or the network is down"
-        )
+        return ServerLost(f"nothing came from the server for {now - self.heard_at:.1f} s")
 
     def stuck(self, now: float) -> ServerLost | None:
         """Why the server counts as lost though it is alive and awaits nothing; None while it does not."""

@@ -47,7 +47,7 @@ def report(
         "server": statistics.server,
         "resumes": line.resumes,
         "restarts": statistics.restarts,
-        "outage_s": round(line.outage_s, 3),
+        "outage_s": round(line.outage_seconds(monotonic()), 3),
         "resent_bytes": line.resent_bytes,
         "modes": {mode: round(seconds, 3) for mode, seconds in line.mode_seconds(end).items()},
         "mode_switches": line.mode_switches,

@@ -24,6 +24,7 @@ from client.utterance import Utterance
 from protocol.server_messages import Cancelled, SegmentBegin, SegmentEnd, Timing
 
 PLAY_LEAD_MS: Final = 4_000  # how far audio may run ahead of the ear: what a hole in the network may last
+OUTAGE_SHOWN_S: Final = 1.0  # so often it is said that a lost connection is still looked for
 CANCEL_TIMEOUT_S: Final = 1.0  # how long an interrupted client waits for the server's `cancelled`
 
 
@@ -53,6 +54,7 @@ class Speaking:
         self._segment: SegmentBegin | None = None  # begun, and none of its words known yet
         self._pump: asyncio.Task[None] | None = None
         self._task: asyncio.Task[object] | None = None
+        self._outage: asyncio.TimerHandle | None = None  # shows for how long the connection has been lost
 
     async def run(self) -> ExitCode:
         """Speaks. Every failure is told on stderr, in one line."""
@@ -70,6 +72,9 @@ class Speaking:
             if self._signal is None:
                 raise
             error = _Interrupted(self._signal)
+        finally:
+            if self._outage is not None:
+                self._outage.cancel()
         return await self._conclude(error, time.monotonic() - began)
 
     async def _speak(self) -> None:
@@ -90,7 +95,7 @@ class Speaking:
             api_key=args.api_key,
             decode=plan.container != "ogg",
             resume=not args.no_resume,
-            on_notice=self._progress.say,
+            on_notice=self._notice,
         ) as session:
             self._session = session
             utterance = await session.start()
@@ -111,6 +116,21 @@ class Speaking:
                 results = await asyncio.gather(self._pump, return_exceptions=True)
             if isinstance(results[0], ClientError):
                 raise results[0]
+
+    def _notice(self, text: str) -> None:
+        """Something happened to the connection."""
+        self._progress.say(text)
+        if self._outage is not None:
+            self._outage.cancel()
+        self._show_outage()
+
+    def _show_outage(self) -> None:
+        """Once a second, as long as the outage lasts."""
+        out_since = self._session.line.out_since if self._session is not None else None
+        self._progress.trying(None if out_since is None else time.monotonic() - out_since)
+        self._outage = None
+        if out_since is not None:
+            self._outage = asyncio.get_running_loop().call_later(OUTAGE_SHOWN_S, self._show_outage)
 
     async def _write(self, utterance: Utterance, pieces: AsyncIterator[str]) -> None:
         try:

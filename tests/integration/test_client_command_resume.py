@@ -36,6 +36,11 @@ async def vanish_once(session: FakeSession) -> None:
     session.socket.transport.abort()
 
 
+async def go_away(session: FakeSession) -> None:
+    session.behaviour.refuses = True
+    session.socket.transport.abort()
+
+
 def samples_of(path: Path) -> bytes:
     with wave.open(str(path)) as file:
         pcm: bytes = file.readframes(file.getnframes())
@@ -72,7 +77,36 @@ async def test_no_resume(tmp_path: Path) -> None:
         assert server.of(c.Resume) == []
     assert ended.code == ExitCode.LOST
     assert ended.err.count("\n") == 1
-    assert "the connection broke" in ended.err
+    assert "error: the connection broke before the audio was complete, and resuming is off" in ended.err
+
+
+async def test_a_server_that_keeps_no_sessions(tmp_path: Path) -> None:
+    async with fake_server(Behaviour(fail_after=10, how=vanish)) as server:
+        ended = await run(tmp_path, "say", TEXT, "-o", "a.wav", url=server.url)
+    assert ended.code == ExitCode.LOST
+    assert "error: the connection broke before the audio was complete, and the server keeps no sessions" in ended.err
+
+
+@pytest.mark.parametrize("shown", [True, False])
+async def test_an_outage_is_shown_while_it_lasts(tmp_path: Path, shown: bool) -> None:
+    behaviour = Behaviour(fail_after=10, how=go_away, resume_ttl_ms=TTL_MS)
+    options = ["--progress"] if shown else []
+    async with fake_server(behaviour) as server:
+        command = await Command.start(tmp_path, "say", TEXT, "-o", "a.wav", *options, url=server.url)
+        assert command.process.stderr is not None
+        begun = await command.process.stderr.readuntil(b"reconnecting")
+        await asyncio.sleep(2.3)
+        behaviour.refuses, behaviour.fail_after = False, None
+        ended = await command.end()
+    assert ended.code == 0, ended.err
+    lines = (begun.decode() + ended.err).split("\n")
+    assert lines[0].endswith("the connection broke: reconnecting")
+    assert "resumed after 2." in lines[1]
+    assert len(lines) == 4
+    for seconds in (0, 1, 2):
+        assert (f"\r0.4 s of audio; still trying, {seconds} s" in lines[1]) == shown
+    assert "still trying" not in lines[2]
+    assert len(lines[1]) < 250
 
 
 async def test_opus_that_was_resumed_is_whole(tmp_path: Path) -> None:
@@ -123,12 +157,8 @@ async def test_a_server_that_stays_away_is_an_error(tmp_path: Path) -> None:
 
 
 async def test_an_interrupt_during_an_outage_leaves_a_valid_file(tmp_path: Path) -> None:
-    async def go_away(session: FakeSession) -> None:
-        session.behaviour.refuses = True
-        session.socket.transport.abort()
-
     async with fake_server(Behaviour(fail_after=10, how=go_away, resume_ttl_ms=TTL_MS)) as server:
-        command = await Command.start(tmp_path, "say", TEXT, "-o", "a.wav", url=server.url)
+        command = await Command.start(tmp_path, "say", TEXT, "-o", "a.wav", "--stats", "s.json", url=server.url)
         assert command.process.stderr is not None
         await command.process.stderr.readuntil(b"reconnecting")
         await asyncio.sleep(0.2)
@@ -138,6 +168,7 @@ async def test_an_interrupt_during_an_outage_leaves_a_valid_file(tmp_path: Path)
         assert time.monotonic() - began < 2
     assert ended.code == ExitCode.INTERRUPTED
     assert samples_of(tmp_path / "a.wav") == speech_of(0, TEXT)[: 2 * 10 * FRAME_SAMPLES]
+    assert 0.2 < json.loads((tmp_path / "s.json").read_bytes())["outage_s"] < 2
 
 
 async def test_auto_is_pcm_or_opus_as_the_server_likes(tmp_path: Path) -> None:

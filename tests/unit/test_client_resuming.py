@@ -159,8 +159,38 @@ def test_attempts_rush_for_30_s_then_ever_less_often_until_given_up() -> None:
     late = [gap for at, gap in zip(show.began, gaps, strict=False) if at > 45]
     assert all(0.8 * LONGEST_PAUSE_S <= gap <= 1.2 * LONGEST_PAUSE_S + 0.1 for gap in late)
     assert isinstance(show.failure, ServerLost)
-    assert "in 100 s (last attempt: nothing listens there)" in str(show.failure)
+    assert str(show.failure) == (
+        "the connection broke; no new connection brought it back in 100 s: nothing listens there"
+    )
     assert show.now == pytest.approx(100, abs=0.1)
+    assert show.state.line.outage_s == pytest.approx(100, abs=0.1)
+    assert show.state.line.out_since is None
+
+
+def test_an_outage_counts_while_it_lasts() -> None:
+    show, script = speaking()
+    show.until(0.5).lose().until(2.0)
+    line = show.state.line
+    assert (line.outage_s, line.out_since, line.outage_seconds(2.0)) == (0.0, 0.5, 1.5)
+    show.resume(script.sent)
+    assert (line.outage_s, line.out_since, line.outage_seconds(9.0)) == (1.5, None, 1.5)
+    silent, script = speaking()
+    silent.until(2.0)
+    assert silent.state.line.outage_seconds(2.0) == 2.0  # since the server's last word
+    refused, _ = speaking()
+    refused.lose().until(1.0)
+    refused.connect()
+    refused.feed(s.Error("unauthorized", "no"), connection=1)
+    assert refused.state.line.outage_s == 1.0
+
+
+def test_giving_up_after_silence_says_what_to_do_once() -> None:
+    show = Rehearsal(SessionState(opened(resume_ttl_ms=100), 0.0, reconnect_s=6.0)).say("x")
+    show.until(WATCHDOG_S + 6.0)
+    assert str(show.failure) == (
+        "nothing came from the server for 1.2 s; no new connection brought it back in 7 s: "
+        "no answer: check the network and the server"
+    )
 
 
 def test_giving_up_can_be_told() -> None:
@@ -274,6 +304,22 @@ def test_without_resuming_a_lost_connection_is_the_end(options: dict[str, int]) 
     assert show.began == []
     state = SessionState(opened(**({"resume_ttl_ms": 9} | options)), 0.0, resume=resume)
     assert isinstance(Rehearsal(state).say("x").until(WATCHDOG_S).failure, ServerLost)
+
+
+@pytest.mark.parametrize(
+    ("resume", "why"),
+    [(True, "the server keeps no sessions: "), (False, "resuming is off: without --no-resume ")],
+)
+def test_without_resuming_it_says_so_and_how_to_change_that(resume: bool, why: str) -> None:
+    def started() -> Rehearsal:
+        return Rehearsal(SessionState(opened(resume_ttl_ms=0 if resume else 9), 0.0, resume=resume)).say("x")
+
+    broke = str(started().lose().failure)
+    assert broke.startswith(f"the connection broke before the audio was complete, and {why}")
+    silent = str(started().until(WATCHDOG_S).failure)
+    assert silent.startswith(f"nothing came from the server for 1.2 s, and {why}")
+    on_purpose = str(started().feed(s.GoAway(500, "maintenance")).lose().failure)
+    assert on_purpose == "the server stopped or restarts: run this again in a moment"
 
 
 def test_an_idle_session_comes_back_too() -> None:
