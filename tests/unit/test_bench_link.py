@@ -1,16 +1,25 @@
 """`bench.link`: its runs are repeatable, and it sees what it is there to see."""
 
+import shutil
+import subprocess
 from dataclasses import asdict
+from pathlib import Path
+from statistics import median
+from xml.etree import ElementTree
 
 import pytest
 
-from bench._link_picture import picture
+from bench import _link_picture as drawing
+from bench import link
+from bench._common import Report
+from bench._link_picture import picture, write_png
 from bench._link_profiles import PROFILES
+from bench._link_tables import Cell, overview, summary, table
 from bench._simulated_client import Heard
 from bench._simulated_player import Hearing
 from bench._simulated_speaker import Made
 from bench._simulation import ARMS, Outcome, simulate, text_of, wrong_samples
-from bench.link import Cell, cells, summary, table
+from bench.link import cells
 
 PROFILE = {profile.name: profile for profile in PROFILES}
 ARM = {arm.name: arm for arm in ARMS}
@@ -79,10 +88,84 @@ def test_what_is_shown() -> None:
     cell = Cell("reset", "pcm", "adaptive", True)
     outcome = Outcome(finished=True, first_sound_s=0.1, audio_s=60.0, silent_s=1.5, recovery_s=[0.25])
     found = {cell: summary([outcome, Outcome(first_sound_s=0.3, audio_s=60.0)])}
-    shown = table(found, "pcm", True).splitlines()[1]
-    assert "0.20/0.29" in shown
-    assert "0.25/0.25" in shown
-    assert "1 did not end" in shown
-    drawn = picture({(cell.profile, cell.format, cell.arm): found[cell].silent_s})
-    assert drawn.startswith("<svg")
-    assert "reset, pcm" in drawn
+    heading, units, row = table(found, "pcm", True).splitlines()
+    assert heading.split()[:3] == ["first", "silent", "sound"]
+    assert units.split()[:2] == ["sound", "stalls"]
+    assert "0.20/0.29" in row
+    assert "0.25/0.25" in row
+    assert row.split()[-1] == "1"  # did not end
+
+
+def test_every_table_fits_on_a_terminal() -> None:
+    worst = Outcome(
+        first_sound_s=1.11, stalls=100, silent_s=138.0, audio_s=60.0, recovery_s=[11.11], resumes=99,
+        resent_bytes=999_000, wasted_s=9.9, switches=[(0.0, "block", "x")] * 99, peak_ring_bytes=900_000,
+        wrong_samples=99_999,
+    )  # fmt: skip
+    found = {cell: summary([worst] * 5) for cell in cells(PROFILES)}
+    shown = [table(found, format_, on) for format_ in ("pcm", "opus") for on in (True, False)] + [overview(found)]
+    assert max(len(line) for each in shown for line in each.splitlines()) <= 120
+
+
+def test_the_overview_says_what_the_watchdog_is_worth_where_it_is_worth_something() -> None:
+    found = {cell: summary([Outcome(silent_s=1.0 if cell.watchdog else 2.5)]) for cell in cells([PROFILE["hole 5 s"]])}
+    quiet = {cell: summary([Outcome(silent_s=1.0)]) for cell in cells([PROFILE["hole 5 s"]])}
+    assert "1.0 (2.5)" in overview(found)
+    assert "(" not in overview(quiet)
+
+
+def test_one_bad_run_of_five_is_seen_in_the_mean_and_not_in_the_median() -> None:
+    outcomes = [Outcome(stalls=n, silent_s=float(n), resumes=n, resent_bytes=1_000 * n) for n in (0, 0, 1, 2, 97)]
+    mean, middle = summary(outcomes), summary(outcomes, median)
+    assert (mean.stalls, mean.silent_s, mean.resumes, mean.resent_kb) == (20, 20, 20, 20)
+    assert (middle.stalls, middle.silent_s, middle.resumes, middle.resent_kb) == (1, 1, 1, 1)
+
+
+async def test_on_sockets_the_median_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def measured(*_: object) -> list[Outcome]:
+        return [Outcome(finished=True, silent_s=silent_s) for silent_s in (0.1, 0.2, 9.0)]
+
+    monkeypatch.setattr(link, "measure_on_sockets", measured)
+    found = await link.over_sockets(Report("link"), 3, 0)
+    assert len(found) == 12
+    assert {each.silent_s for each in found.values()} == {0.2}
+
+
+def drawn() -> str:
+    nothing = float("nan")
+    return picture(
+        [
+            drawing.Cell("hole 5 s", "pcm", "adaptive", True, 1.5, 0.4),
+            drawing.Cell("hole 5 s", "opus", "adaptive", True, 1.6, 0.3),
+            drawing.Cell("hole 5 s", "pcm", "adaptive", False, 4.0, 2.9),
+            drawing.Cell("32 kbit/s", "opus", "block", True, 63.5, nothing),
+            drawing.Cell("calm", "pcm", "adaptive", True, 0.0, nothing),
+        ]
+    )
+
+
+def test_the_picture() -> None:
+    texts = [element.text for element in ElementTree.fromstring(drawn()).iter() if element.text]
+    assert {"hole 5 s", "32 kbit/s", "adaptive", "1.6", "63.5", "0.4", "2.9"} <= set(texts)
+    assert not {"1.5", "0.3", "4.0"} & set(texts)
+    assert "None, whoever sends: calm." in " ".join(texts)
+
+
+@pytest.mark.parametrize("tool", ["rsvg-convert", "chromium"])
+def test_the_picture_as_png(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tool: str) -> None:
+    source = tmp_path / "link.svg"
+    source.write_text(drawn(), encoding="utf-8")
+    commands = []
+
+    def run(command: list[str], **_: object) -> subprocess.CompletedProcess[bytes]:
+        commands.append(command)
+        return subprocess.CompletedProcess(command, len(commands) - 1)
+
+    monkeypatch.setattr(shutil, "which", lambda name: name if name == tool else None)
+    monkeypatch.setattr(subprocess, "run", run)
+    assert write_png(source) == tmp_path / "link.png"
+    assert write_png(source) is None  # it failed
+    assert commands[0][0] == tool
+    assert any(str(tmp_path / "link.png") in word for word in commands[0])
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+    assert write_png(source) is None
