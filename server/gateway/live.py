@@ -183,19 +183,19 @@ class LiveSession:
     # ---- journal ----
 
     def _write_down(self) -> None:
-        record = self.session.log
-        if self.journal is None or not record.waits:
+        recorded = self.session.journal
+        if self.journal is None or not recorded.waits:
             return
-        lines, made = record.take()
+        lines, made = recorded.take()
 
         def written() -> None:
-            record.written = max(record.written, made)
+            recorded.written = max(recorded.written, made)
             if self.carrier is not None:
                 self.carrier.progress()
 
         self.journal.append(lines, written)
-        if self.journal.failed is not None and record.enabled:
-            record.stop()
+        if self.journal.failed is not None and recorded.enabled:
+            recorded.stop()
             log.warning("session is not recorded any more", session=self.session.id, reason=self.journal.failed)
 
     # ---- time ----

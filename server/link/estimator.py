@@ -71,7 +71,7 @@ class Estimator:
         self.srtt_s: float | None = None
         self.min_rtt_s: float | None = None
         self.last_delay_s = 0.0  # relative delay of the last ack
-        self.rate = 0.0  # bytes/s: the most that was delivered lately; a lower bound unless `limited`
+        self.bytes_per_s = 0.0  # goodput: the most that was delivered lately; a lower bound unless `limited`
         self.window = FIRST_WINDOW
         self._now = 0.0
         self._sent = self._delivered = 0  # bytes
@@ -141,7 +141,7 @@ class Estimator:
     @property
     def message_bytes(self) -> int:
         """See `Link.message_bytes`."""
-        rate = self.rate if self.limited else max(self.rate, FIRST_WINDOW)
+        rate = self.bytes_per_s if self.limited else max(self.bytes_per_s, FIRST_WINDOW)
         return round(min(LARGEST_MESSAGE, max(SMALLEST_MESSAGE, MESSAGE_S * rate)))
 
     @property
@@ -160,9 +160,9 @@ class Estimator:
         """More is on its way than the link holds: by the window, or by far by what it delivered so far."""
         if self._in_flight >= 0.75 * self.window:
             return True
-        if not self.rate or self.min_rtt_s is None:
+        if not self.bytes_per_s or self.min_rtt_s is None:
             return False
-        return self._in_flight >= FULL_PIPES * self.rate * (self.min_rtt_s + ACK_INTERVAL_S) + FULL_BYTES
+        return self._in_flight >= FULL_PIPES * self.bytes_per_s * (self.min_rtt_s + ACK_INTERVAL_S) + FULL_BYTES
 
     def _flight_of(self, sent_at: float) -> _Flight | None:
         """The flight of a frame; those before it are forgotten."""
@@ -171,9 +171,9 @@ class Estimator:
         return self._flights[0] if self._flights else None
 
     def _own_delay(self, flight: _Flight | None) -> float:
-        if flight is None or not self.rate or self.min_rtt_s is None:
+        if flight is None or not self.bytes_per_s or self.min_rtt_s is None:
             return 0.0
-        return min(LONGEST_OWN_S, max(0.0, flight.in_flight / self.rate - self.min_rtt_s - ACK_INTERVAL_S))
+        return min(LONGEST_OWN_S, max(0.0, flight.in_flight / self.bytes_per_s - self.min_rtt_s - ACK_INTERVAL_S))
 
     def _take_delay(self, now: float, delay: float, held: float, own: float) -> None:
         """The newest frame's delay, of which the ack's schedule may explain `held` and our own sending `own`."""
@@ -205,7 +205,7 @@ class Estimator:
         self._span_queued = self._span_queued or self._stand is not None
         if now - self._span_at < MIN_RTT_S or self._span_acks < MIN_RTT_ACKS:
             return
-        ours = 1.25 * self.window / self.rate - self.min_rtt_s if self._span_queued and self.rate else 0.0
+        ours = 1.25 * self.window / self.bytes_per_s - self.min_rtt_s if self._span_queued and self.bytes_per_s else 0.0
         self.min_rtt_s = max(self.min_rtt_s, self._span_rtt - max(0.0, ours))
         self._span_at, self._span_rtt, self._span_acks, self._span_queued = now, None, 0, False
 
@@ -216,16 +216,16 @@ class Estimator:
         self._rates.add(now, rate)
         stand = self._stand
         if stand is None or now - stand.since < QUEUE_PROOF_S:
-            self.rate = max(self.rate, rate)
+            self.bytes_per_s = max(self.bytes_per_s, rate)
             return
         grows = self._delivered - stand.delivered < 0.9 * (self._sent - stand.sent)
         if not (full or grows):  # all that is sent arrives, only later: the link may be able to do more
-            self.rate = max(self.rate, rate)
+            self.bytes_per_s = max(self.bytes_per_s, rate)
             return
         elapsed = now - stand.since
-        if elapsed >= NEW_LINK_S and self._delivered - stand.delivered < NEW_LINK_RATE * self.rate * elapsed:
+        if elapsed >= NEW_LINK_S and self._delivered - stand.delivered < NEW_LINK_RATE * self.bytes_per_s * elapsed:
             self._rates.forget_before(stand.since)
-        self.rate = self._rates.value or rate
+        self.bytes_per_s = self._rates.value or rate
         self._limited_at = now
 
     def _new_window(self) -> int:
@@ -234,6 +234,6 @@ class Estimator:
         span = self.min_rtt_s + ACK_INTERVAL_S + STANDING_S
         probes = not queued or self._now % (PROBE_EVERY * span) < span
         gain = 1.0 if not probes else PROBE if queued or self.limited else GROWTH
-        size = gain * self.rate * span
+        size = gain * self.bytes_per_s * span
         least = max(LEAST_WINDOW, self.message_bytes) if self.limited else FIRST_WINDOW
         return round(min(MAX_UNACKED_BYTES, max(least, size)))

@@ -23,12 +23,11 @@ LEAST_LEAD_S: Final = 0.3
 MOST_LEAD_S: Final = 6.0
 LEAD_DELAYS: Final = 2.0  # the lead covers the 95th percentile of the relative delay so many times
 WITHHELD_S: Final = JITTER_S  # unacked for a round trip and this: the link, not the ack schedule, delays it
-DEAD_S: Final = 4.0  # age of unacked audio, and silence of the client, after which a connection is given up
 DEFAULT_MAX_LEAD_S: Final = 4.0  # `open.max_lead_ms` where a client does not choose
 
 
 class Link:
-    """See the module text. Call `decide` after each ack, each burst of sending, `attached`, and at `next_check`.
+    """See the module text. Call `decide` after each ack, each burst of sending, `resumed`, and at `next_check`.
 
     `paced`: the client limits the lead and so plays in real time; otherwise its buffer says nothing.
     `max_lead_s`: that limit.
@@ -46,14 +45,13 @@ class Link:
 
     # ---- events ----
 
-    def attached(self, now: float, *, resumed: bool) -> None:
-        """A new connection carries the session: nothing is known of its path."""
+    def resumed(self, now: float) -> None:
+        """Another connection carries the session: nothing is known of its path."""
         self._now = now
         self._path = Estimator()
         self._buffer.forget()
         self._visible = True
-        if resumed:
-            self._resumed_at = now
+        self._resumed_at = now
 
     def sent(self, now: float, size: int) -> None:
         """An audio frame of `size` bytes, header included, was written."""
@@ -100,7 +98,7 @@ class Link:
     @property
     def goodput(self) -> float | None:
         """What the link delivers, bytes/s; None where it was not the bottleneck of late, so that nobody knows."""
-        return self._path.rate if self._path.limited else None
+        return self._path.bytes_per_s if self._path.limited else None
 
     @property
     def ack_age_limit_s(self) -> float:
@@ -128,17 +126,6 @@ class Link:
             withheld_at = self._withheld_at(load)
             at = min(at, withheld_at) if withheld_at > now else at
         return None if at == inf else max(now, at)
-
-    def dead_at(self, load: Load, heard_at: float) -> float | None:
-        """When the connection is to be given up unless something comes; None: nothing is awaited."""
-        if load.oldest_unacked_at is None:
-            return None
-        return max(load.oldest_unacked_at, heard_at) + DEAD_S
-
-    def is_dead(self, now: float, load: Load, heard_at: float) -> bool:
-        """Audio is unacked for 4 s, and the client was silent for 4 s (`heard_at`: when it last said anything)."""
-        at = self.dead_at(load, heard_at)
-        return at is not None and now >= at
 
     # ---- inner parts ----
 

@@ -1,6 +1,6 @@
 """What a client is sent next: events and audio in the order of the timeline, as fast as acks and the link allow."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from hashlib import sha256
 from typing import Any, Final
@@ -9,8 +9,9 @@ from protocol import server_messages as s
 from protocol.frames import HEADER, AudioFrame, Codec, FrameFlag
 from protocol.limits import MAX_UNACKED_BYTES
 from server.link import Link, Load, Mode, Switch
+from server.session.entries import Place
 from server.session.flow import Flow
-from server.session.ring import Place, Ring
+from server.session.ring import Ring
 
 LEAST_PIECE_MS: Final = 100  # a silence, or a long frame, is not cut smaller to fit the listener's lead
 HELD_BLOCK_MS: Final = 200  # in stream mode, of audio that had to wait: larger messages cost no time then
@@ -20,17 +21,16 @@ PACKETS_MS: Final = 100  # in stream mode, of Opus packets that are there: alone
 class Delivery:
     """One session's sending side. Times are seconds; samples as frames count them."""
 
-    def __init__(self, now: float, *, pinned: Mode | None, max_lead: int | None, sample_rate: int) -> None:
+    def __init__(self, now: float, *, pinned: Mode | None, max_lead_samples: int | None, sample_rate: int) -> None:
         self.ring = Ring()
-        self.flow = Flow(max_lead)
-        paced = {} if max_lead is None else {"max_lead_s": max_lead / sample_rate}
-        self.link = Link(now, pinned=pinned, paced=max_lead is not None, **paced)
+        self.flow = Flow(max_lead_samples)
+        paced = {} if max_lead_samples is None else {"max_lead_s": max_lead_samples / sample_rate}
+        self.link = Link(now, pinned=pinned, paced=max_lead_samples is not None, **paced)
         self.event = 0  # the last that was sent
         self.samples_sent = 0
         self.bytes_resent = 0
         self.switches_made = 0
-        self.on_switch: Callable[[Switch], None] | None = None  # told of each
-        self._rate = sample_rate
+        self._sample_rate = sample_rate
         self._wire: dict[int, Any] = {}  # SHA-256 of what was sent in this generation, by utterance
         self._held = False  # audio waits for the link or the listener: larger messages cost no time then
         self._reset: int | None = None  # the utterance whose next Opus frame needs a new decoder
@@ -44,7 +44,7 @@ class Delivery:
     @property
     def lead_s(self) -> float:
         """Seconds of audio sent and, as far as known, not yet played."""
-        return self.flow.lead / self._rate
+        return self.flow.lead_samples / self._sample_rate
 
     def load(self, paused: bool) -> Load:
         """What the link's verdict depends on besides acks."""
@@ -61,7 +61,7 @@ class Delivery:
     def take(self, now: float, *, paused: bool, written: int) -> AudioFrame | s.Event | None:
         """What goes out now, events with their number; None while nothing may. `written`: journal records on disk."""
         head = self.ring.head
-        if head is None or head.record > written:
+        if head is None or head.after_record > written:
             self._held = self._held and self.ring.audio_waits
             return None
         if isinstance(head.item, AudioFrame):
@@ -116,19 +116,20 @@ class Delivery:
         most = frame.count
         if len(frame.payload) > self.link.message_bytes:
             most = self.link.message_bytes // 2
-        if self.flow.max_lead is None or frame.count <= self._rate * LEAST_PIECE_MS // 1000:
+        max_lead, least = self.flow.max_lead_samples, self._sample_rate * LEAST_PIECE_MS // 1000
+        if max_lead is None or frame.count <= least:
             return most
-        room = self.flow.max_lead - self.flow.lead
-        return min(most, room) if self._rate * LEAST_PIECE_MS // 1000 <= room < self.flow.max_lead else most
+        room = max_lead - self.flow.lead_samples
+        return min(most, room) if least <= room < max_lead else most
 
     def _block(self, first: AudioFrame, block_ms: int, window: int, written: int) -> list[AudioFrame]:
         """As many frames as fit in one message of so much audio."""
         frames: list[AudioFrame] = []
         samples = size = 0
-        most = self._rate * block_ms // 1000
+        most = self._sample_rate * block_ms // 1000
         for entry in self.ring.following():
             frame = entry.item
-            if not isinstance(frame, AudioFrame) or entry.record > written:
+            if not isinstance(frame, AudioFrame) or entry.after_record > written:
                 break
             samples, size = samples + frame.count, size + len(frame.payload)
             if frames and not (
@@ -175,28 +176,24 @@ class Delivery:
 
     # ---- mode ----
 
-    def consider(self, now: float, paused: bool, utterance: int, at_sample: int) -> bool:
-        """Decide on the mode; a switch is told to the client. Returns whether there was one."""
+    def consider(self, now: float, paused: bool, utterance: int, at_sample: int) -> Switch | None:
+        """Decide on the mode. Returns the switch that was made, which the client will be told."""
         switch = self._decide(now, paused)
-        if switch is None:
-            return False
-        self.ring.insert([s.ModeChange(0, utterance, switch.mode, switch.reason, at_sample)])
-        return True
+        if switch is not None:
+            self.ring.insert([s.ModeChange(0, utterance, switch.mode, switch.reason, at_sample)])
+        return switch
 
     def _decide(self, now: float, paused: bool) -> Switch | None:
         switch = self.link.decide(now, self.load(paused))
-        if switch is not None:
-            self.switches_made += 1
-            if self.on_switch is not None:
-                self.on_switch(switch)
+        self.switches_made += switch is not None
         return switch
 
     # ---- a new connection ----
 
-    def attached(self, now: float, paused: bool) -> None:
-        """A new connection carries the session; `resumed.mode` tells the mode that follows from that."""
-        self.link.attached(now, resumed=True)
-        self._decide(now, paused)
+    def resumed(self, now: float, paused: bool) -> Switch | None:
+        """Another connection carries the session. Returns the switch that was made, which `resumed.mode` tells."""
+        self.link.resumed(now)
+        return self._decide(now, paused)
 
     def rewind(self, place: Place, events_seen: int, preroll: int | None, *, played: int, live: bool) -> None:
         """Go on for a client that has this much. Raises RangeError, and then nothing has changed.

@@ -25,12 +25,12 @@ class _Unacked:
 class Flow:
     """Counts over all utterances of a session, in the order they are sent.
 
-    `max_lead` (samples, None: no bound) is how far sending may run ahead of playing.
+    `max_lead_samples` (None: no bound) is how far sending may run ahead of playing.
     """
 
-    def __init__(self, max_lead: int | None) -> None:
-        self.max_lead = max_lead
-        self.lead = 0  # samples sent and, as far as known, not yet played
+    def __init__(self, max_lead_samples: int | None) -> None:
+        self.max_lead_samples = max_lead_samples
+        self.lead_samples = 0  # sent and, as far as known, not yet played
         self.unacked_bytes = 0  # headers included, so that silence without payload counts
         self._spans: dict[int, _Span] = {}  # utterances that are not known to be heard; at most the unfinished ones
         self._unacked: deque[_Unacked] = deque()  # bounded by unacked_bytes
@@ -52,9 +52,9 @@ class Flow:
         """
         if self._unacked and self.unacked_bytes + size + HEADER.size > window:
             return False
-        if self.max_lead is None:
+        if self.max_lead_samples is None:
             return True
-        return self.lead <= 0 or self.lead + samples <= self.max_lead
+        return self.lead_samples <= 0 or self.lead_samples + samples <= self.max_lead_samples
 
     def sent(self, utterance: int, end_sample: int, samples: int, size: int, now: float) -> None:
         """A frame went out. Nobody has to ack one without samples."""
@@ -111,9 +111,9 @@ class Flow:
     def _set(self, utterance: int, sent: int, played: int) -> None:
         self._remove(utterance)
         self._spans[utterance] = _Span(sent, played)
-        self.lead += sent - played
+        self.lead_samples += sent - played
 
     def _remove(self, utterance: int) -> None:
         span = self._spans.pop(utterance, None)
         if span is not None:
-            self.lead -= span.sent - span.played
+            self.lead_samples -= span.sent - span.played

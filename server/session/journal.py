@@ -26,7 +26,7 @@ ACK: Final = "ack"  # utterance, next sample, played sample, whether nothing was
 CODEC: Final = "codec"  # utterance, timeline sample where PCM ended and Opus began; null: it did not
 
 
-class SessionLog:
+class SessionJournal:
     """Lines that wait for the store."""
 
     def __init__(self, enabled: bool) -> None:

@@ -16,7 +16,7 @@ from server.link import Mode
 from server.session import journal
 from server.session.config import SessionConfig
 from server.session.delivery import Delivery
-from server.session.journal import SessionLog
+from server.session.journal import SessionJournal
 from server.session.policy import Policy
 from server.session.utterance import Utterance
 from server.session.work import FinishUtterance, SpeakSegment, Work
@@ -34,14 +34,14 @@ class RenderingSide:
     def __init__(self, policy: Policy, now: float, *, recorded: bool) -> None:
         self.config: SessionConfig | None = None
         self.attached = True
-        self.log = SessionLog(recorded)
+        self.journal = SessionJournal(recorded)
         self._policy = policy
         self._now = now
         self._speaking: deque[Utterance] = deque()  # not fully rendered; the first is in hand
         self._sending: dict[int, Utterance] = {}  # not fully sent or not fully heard
         self._unspoken = 0  # of those in `_speaking`, together: kept, because it is asked for with every message
         self._work: Work | None = None
-        self._delivery = Delivery(now, pinned="stream", max_lead=None, sample_rate=1)
+        self._delivery = Delivery(now, pinned="stream", max_lead_samples=None, sample_rate=1)
 
     def next_work(self, now: float) -> Work | None:
         """What to render next; None while there is nothing to say, no room, or work in hand already."""
@@ -52,12 +52,12 @@ class RenderingSide:
         self._work = self._cut(utterance, RenderPlan(mode=self.mode))
         if self._work is None or isinstance(self._work, FinishUtterance):
             return self._work
-        record = utterance.record
-        assert record is not None
-        if not record.planned:
-            self.log.add(
-                journal.SEGMENT, utterance.id, record.id, record.start, record.end, record.first_sample,
-                record.plan.mode, record.plan.chunk_ms,
+        segment = utterance.open_segment
+        assert segment is not None
+        if not segment.planned:
+            self.journal.add(
+                journal.SEGMENT, utterance.id, segment.id, segment.start, segment.end, segment.first_sample,
+                segment.plan.mode, segment.plan.chunk_ms,
             )  # fmt: skip
         if utterance.first_work_at is None and isinstance(self._work, SpeakSegment):
             utterance.first_work_at = now
@@ -91,7 +91,7 @@ class RenderingSide:
         """How much may wait to be sent. Little while all is well and somebody listens: what is made ahead is wasted by
         a barge-in. Little, too, as long as PCM may have to become Opus: what is coded already cannot.
         """
-        listens = self._delivery.flow.max_lead is not None
+        listens = self._delivery.flow.max_lead_samples is not None
         calm = self.mode == "stream" and self.attached and listens
         may_fall = (
             self.config is not None and self.config.auto and self._speaking and self._speaking[0].opus_from is None
@@ -104,9 +104,9 @@ class RenderingSide:
         """Seconds until the listener runs dry, as far as known; a client that only collects audio is in no hurry."""
         if self.config is None:
             return 0.0
-        if self._delivery.flow.max_lead is None:
+        if self._delivery.flow.max_lead_samples is None:
             return COLLECTING_SLACK_S
-        return max(0, self._delivery.ring.samples + self._delivery.flow.lead) / self.config.open.sample_rate
+        return max(0, self._delivery.ring.samples + self._delivery.flow.lead_samples) / self.config.open.sample_rate
 
     def is_current(self, work: Work) -> bool:
         """Whether this work is still wanted; False after a cancel."""
@@ -123,15 +123,14 @@ class RenderingSide:
     def coder_wish(self) -> tuple[int, bool]:
         """Bit/s of Opus that suit the link, and whether PCM that may should become Opus."""
         assert self.config is not None
-        rate, goodput = self.config.open.sample_rate, self._delivery.link.goodput
-        bitrate = self.config.bitrate
+        goodput, bitrate = self._delivery.link.goodput, self.config.bitrate
         if self.mode != "block":
             return bitrate, False
         if self.config.open.bitrate is None and goodput is not None and goodput < BITRATE_HEADROOM * bitrate / 8:
             bitrate = limits.LOW_BITRATE
-        max_lead = self._delivery.flow.max_lead
-        starved = max_lead is None or self._delivery.flow.lead < max_lead // 2
-        too_slow = goodput is not None and goodput < PCM_HEADROOM * 2 * rate
+        flow = self._delivery.flow
+        starved = flow.max_lead_samples is None or flow.lead_samples < flow.max_lead_samples // 2
+        too_slow = goodput is not None and goodput < PCM_HEADROOM * 2 * self.config.open.sample_rate
         return bitrate, self.config.auto and starved and too_slow and self._delivery.ring.audio_waits
 
     def fresh(self, work: Work, pcm: bytes) -> bytes | memoryview:
@@ -149,15 +148,14 @@ class RenderingSide:
         self._now = now
         utterance = self._speaking[0]
         self._begin_segment(utterance)
-        record_id = utterance.segments
         first = utterance.samples
         words = utterance.place(chunk)
-        record = self.log.made
-        if self.log.enabled and not self._recorded_before(utterance, first, chunk.pcm):
-            record = self.log.add(journal.CRC, utterance.id, utterance.samples, crc32(chunk.pcm))
+        after = self.journal.made
+        if self.journal.enabled and not self._recorded_before(utterance, first, chunk.pcm):
+            after = self.journal.add(journal.CRC, utterance.id, utterance.samples, crc32(chunk.pcm))
         if words and self.config is not None and self.config.open.timings:
-            self._delivery.ring.add(s.Timing(0, utterance.id, record_id, words), record)
-        self._add_frames(utterance, coded, record)
+            self._delivery.ring.add(s.Timing(0, utterance.id, utterance.segments, words), after)
+        self._add_frames(utterance, coded, after)
 
     def _recorded_before(self, utterance: Utterance, first_sample: int, pcm: bytes) -> bool:
         """Whether the journal has this audio already: never, unless another process began the session."""
@@ -171,46 +169,47 @@ class RenderingSide:
         self._work = None
         utterance = self._speaking[0]
         if isinstance(work, FinishUtterance):
-            self._add_frames(utterance, coded, self.log.made)
+            self._add_frames(utterance, coded, self.journal.made)
             self._speaking.popleft()
             done = s.Done(0, utterance.id, utterance.samples, utterance.digest, "", utterance.statistics(now))
-            record = self.log.add(journal.DONE, utterance.id, done.samples, done.digest, done.statistics)
-            self._delivery.ring.add(done, record)
+            after = self.journal.add(journal.DONE, utterance.id, done.samples, done.digest, done.statistics)
+            self._delivery.ring.add(done, after)
             return
         self._begin_segment(utterance)
         segment = utterance.close_segment()
         digest = segment.digest.hexdigest()
-        record = self.log.made
+        after = self.journal.made
         if not segment.recorded:
-            record = self.log.add(journal.END, utterance.id, segment.id, segment.samples, digest)
-        self._add_frames(utterance, coded, record)
-        self._delivery.ring.add(s.SegmentEnd(0, utterance.id, segment.id, segment.samples, digest), record)
+            after = self.journal.add(journal.END, utterance.id, segment.id, segment.samples, digest)
+        self._add_frames(utterance, coded, after)
+        self._delivery.ring.add(s.SegmentEnd(0, utterance.id, segment.id, segment.samples, digest), after)
 
     def failed(self, work: Work, error: Exception) -> ProtocolError:
         """The error that ends the session because `work` could not be done."""
-        record = self._speaking[0].record if self.is_current(work) and self._speaking else None
-        where = f"text [{record.start}, {record.end}) of utterance {work.utterance}: " if record else ""
+        segment = self._speaking[0].open_segment if self.is_current(work) and self._speaking else None
+        where = f"text [{segment.start}, {segment.end}) of utterance {work.utterance}: " if segment else ""
         retryable = error.transient if isinstance(error, EngineError) else True
         return ProtocolError(ErrorCode.ENGINE_FAILED, f"{where}{error}"[:2_000], retryable=retryable)
 
     def _begin_segment(self, utterance: Utterance) -> None:
-        record = utterance.record
-        if record is not None and not record.begun:
-            record.begun = True
+        segment = utterance.open_segment
+        if segment is not None and not segment.begun:
+            segment.begun = True
             begin = s.SegmentBegin(
-                0, utterance.id, record.id, record.start, record.end, record.first_sample, record.cause, record.kind
-            )
-            self._delivery.ring.add(begin, self.log.made)
+                0, utterance.id, segment.id, segment.start, segment.end, segment.first_sample, segment.cause,
+                segment.kind,
+            )  # fmt: skip
+            self._delivery.ring.add(begin, self.journal.made)
 
-    def _add_frames(self, utterance: Utterance, coded: Sequence[CodedAudio], record: int) -> None:
+    def _add_frames(self, utterance: Utterance, coded: Sequence[CodedAudio], after_record: int) -> None:
         assert self.config is not None
         for audio in coded:
             first = utterance.coded if audio.first_sample is None else audio.first_sample
             if audio.codec is Codec.OPUS and self.config.codec is Codec.PCM and utterance.opus_from is None:
                 utterance.opus_from = utterance.coded
-                record = self.log.add(journal.CODEC, utterance.id, utterance.coded)
+                after_record = self.journal.add(journal.CODEC, utterance.id, utterance.coded)
             frame = AudioFrame(audio.codec, utterance.id, first, audio.count, audio.payload, audio.flags)
-            self._delivery.ring.add(frame, record)
+            self._delivery.ring.add(frame, after_record)
             utterance.coded = first + audio.count
 
     def _timeline_sample(self, utterance: Utterance, position: int) -> int:

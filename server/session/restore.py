@@ -13,12 +13,14 @@ from protocol.media.opus import packet_count
 from protocol.server_messages import Done
 from server.engines.base import Capabilities, RenderPlan
 from server.session import journal
+from server.session.entries import Place
 from server.session.machine import Session
 from server.session.policy import Policy
-from server.session.resuming import KnownSegment, KnownUtterance, Restored, ResumeRefused
-from server.session.ring import Place, Ring
+from server.session.refusal import ResumeRefused
+from server.session.ring import Ring
 from server.session.tokens import is_token
 from server.session.utterance import Utterance
+from server.session.verifying import KnownSegment, KnownUtterance, Restored
 from server.session.work import Work
 
 
@@ -113,7 +115,7 @@ class RestoredSession(Session):
             heard = end
         for earlier in [each for each in self._sending.values() if each.id < number]:
             self._drop(earlier)
-            self.log.add(journal.GONE, earlier.id)
+            self.journal.add(journal.GONE, earlier.id)
         start = 0 if current is None else self._code_from(current, position)
         for utterance in self._sending.values():
             before = restored.utterances.get(utterance.id)
@@ -146,7 +148,7 @@ class RestoredSession(Session):
         assert self.config is not None
         if utterance.opus_from is not None and position <= utterance.opus_from:
             utterance.opus_from = None  # the client got no Opus yet
-            self.log.add(journal.CODEC, utterance.id, None)
+            self.journal.add(journal.CODEC, utterance.id, None)
         known = self.restored.utterances.get(utterance.id)
         if known is not None and known.done is not None and position >= self._padded(utterance, known.end):
             utterance.coded, utterance.code_from = position, known.end  # the client has all of it
@@ -229,7 +231,7 @@ class _Replay:
                 if (utterance := session.unfinished_utterance(number)) is not None:
                     known = self._known(number).segments[segment]
                     known.samples, known.digest = samples, bytes.fromhex(digest)
-                    utterance.segments, utterance.record = segment + 1, None
+                    utterance.segments, utterance.open_segment = segment + 1, None
                     utterance.samples += samples
             case journal.DONE, [number, samples, digest, statistics]:
                 self._known(number).done = Done(0, number, samples, digest, "", statistics)
@@ -246,14 +248,14 @@ class _Replay:
             case _:
                 raise ValueError(f"an unknown record {kind!r}")
 
-    def _segment(self, utterance: Utterance, segment: int, span: tuple[int, int, int], plan: RenderPlan) -> None:
+    def _segment(self, utterance: Utterance, number: int, span: tuple[int, int, int], plan: RenderPlan) -> None:
         start, end, first_sample = span
         work = self.session.cut_again(utterance, plan)
-        record = utterance.record
-        if work is None or record is None or (record.id, record.start, record.end) != (segment, start, end):
-            raise ValueError(f"segment {segment} of utterance {utterance.id} is cut differently now")
-        record.first_sample = first_sample
-        self._known(utterance.id).segments.append(KnownSegment(work, record))
+        segment = utterance.open_segment
+        if work is None or segment is None or (segment.id, segment.start, segment.end) != (number, start, end):
+            raise ValueError(f"segment {number} of utterance {utterance.id} is cut differently now")
+        segment.first_sample = first_sample
+        self._known(utterance.id).segments.append(KnownSegment(work, segment))
 
     def _known(self, number: int) -> KnownUtterance:
         return self.restored.utterances.setdefault(number, KnownUtterance())

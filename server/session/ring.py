@@ -9,34 +9,14 @@ Payloads stay as they were coded; only the split between the two sides moves.
 
 from collections import Counter, deque
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Final, TypeAlias
+from typing import Final
 
 from protocol import server_messages as s
-from protocol.frames import HEADER, AudioFrame, Codec, FrameFlag
-
-Item: TypeAlias = s.Event | AudioFrame
-Place: TypeAlias = tuple[int, int]
-"""An utterance and a sample of it, as its frames count; places compare in the order of sending."""
+from protocol.frames import HEADER, AudioFrame, Codec
+from server.session.entries import Entry, Item, Place, answers_first, end_of, split
+from server.session.opus_tail import OpusTail
 
 MAX_EVENTS: Final = 2_048  # segments without sound are bounded by this, audio by `read_ahead_ms`
-EVENT_BYTES: Final = 256  # what an event counts for, about what it takes
-
-
-@dataclass(slots=True, eq=False)
-class Entry:
-    """One item. `number`: of the event, given when it was sent. `record`: how much of the journal must be written
-    before it may go.
-    """
-
-    item: Item
-    record: int = 0
-    number: int = 0
-
-    @property
-    def size(self) -> int:
-        """Bytes it counts for."""
-        return HEADER.size + len(self.item.payload) if isinstance(self.item, AudioFrame) else EVENT_BYTES
 
 
 class RangeError(Exception):
@@ -55,7 +35,7 @@ class Ring:
         self.furthest: Place = (0, 0)  # on any: a client may have got the last words of the one before
         self._kept: deque[Entry] = deque()
         self._waiting: deque[Entry] = deque()
-        self._tail: deque[Entry] = deque()  # Opus: the newest that were confirmed, to warm a new decoder up
+        self._tail = OpusTail()
         self._items: Counter[int] = Counter()  # that wait, by utterance
         self._events = 0  # that wait
         self._cancelled = 0  # of these, `cancelled`: answers, too
@@ -107,18 +87,18 @@ class Ring:
         """Everything that waits, the head first."""
         return iter(self._waiting)
 
-    def add(self, item: Item, record: int = 0) -> None:
+    def add(self, item: Item, after_record: int = 0) -> None:
         """Something was made."""
-        self._enter(Entry(item, record))
+        self._enter(Entry(item, after_record))
 
     def _enter(self, entry: Entry) -> None:
         self._waiting.append(entry)
         self._count(entry, 1)
         self.bytes += entry.size
 
-    def insert(self, events: Sequence[s.Event], record: int = 0) -> None:
+    def insert(self, events: Sequence[s.Event], after_record: int = 0) -> None:
         """Events that do not wait for the audio of others: they are sent next, after those that have a number."""
-        entries = [Entry(event, record) for event in events]
+        entries = [Entry(event, after_record) for event in events]
         first = []
         numbered = self._numbered
         while numbered:
@@ -142,7 +122,7 @@ class Ring:
         if isinstance(entry.item, AudioFrame):
             self.kept_samples += entry.item.count
             self._kept_frames[entry.item.utterance] += 1
-            self.last_sent = max(self.last_sent, _end(entry.item))
+            self.last_sent = max(self.last_sent, end_of(entry.item))
             self.furthest = max(self.furthest, self.last_sent)
             return
         self._kept_events += 1
@@ -158,7 +138,7 @@ class Ring:
     def split_head(self, samples: int) -> None:
         """Cut the head, a PCM frame, after so many samples."""
         entry = self._waiting.popleft()
-        first, second = _split(entry, samples)
+        first, second = split(entry, samples)
         self._waiting.extendleft((second, first))
         self._items[first.item.utterance] += 1
         self.bytes += HEADER.size
@@ -174,7 +154,7 @@ class Ring:
             if isinstance(entry.item, AudioFrame):
                 if not entry.item.count:
                     continue  # nothing confirms an empty frame but what comes after it
-                if _end(entry.item) <= place:
+                if end_of(entry.item) <= place:
                     count = at
                 else:
                     audio_over = True
@@ -201,12 +181,8 @@ class Ring:
     def _gone(self, entry: Entry) -> None:
         """The client has this frame."""
         assert isinstance(entry.item, AudioFrame)
-        self.floor = max(self.floor, _end(entry.item))
-        newer = not self._tail or _end(entry.item) > _end_of(self._tail[-1])  # what warmed a decoder up comes again
-        if entry.item.codec is Codec.OPUS and newer:
-            self._tail.append(entry)
-            if len(self._tail) > _TAIL:
-                self._tail.popleft()
+        self.floor = max(self.floor, end_of(entry.item))
+        self._tail.confirmed(entry.item, entry.after_record)
 
     # ---- a new connection ----
 
@@ -236,8 +212,10 @@ class Ring:
         self.kept_samples = self._kept_events = 0
         lacking = [rest for entry in entries if (rest := self._lacking(entry, place, events_seen)) is not None]
         if preroll is not None:
-            lacking = self._warm_up(place, preroll) + lacking
-        self._waiting.extend(_answers_first(lacking))
+            warm = self._tail.before(place, preroll)
+            self.bytes += sum(entry.size for entry in warm)
+            lacking = warm + lacking
+        self._waiting.extend(answers_first(lacking))
         for entry in lacking:
             self._count(entry, 1)
         self.last_sent = place
@@ -251,31 +229,16 @@ class Ring:
             self.bytes -= entry.size
             self._first_kept_event = max(self._first_kept_event, entry.number + 1)
             return None
-        if _end(item) <= place and (item.count or item.utterance < place[0]):
+        if end_of(item) <= place and (item.count or item.utterance < place[0]):
             self.bytes -= entry.size
             self._gone(entry)
             return None
-        if item.codec is Codec.PCM and (item.utterance, item.first_sample) < place < _end(item):
+        if item.codec is Codec.PCM and (item.utterance, item.first_sample) < place < end_of(item):
             self.bytes -= entry.size
             self.floor = max(self.floor, place)
-            entry = _split(entry, place[1] - item.first_sample)[1]
+            entry = split(entry, place[1] - item.first_sample)[1]
             self.bytes += entry.size
         return entry
-
-    def _warm_up(self, place: Place, preroll: int) -> list[Entry]:
-        """The newest packets again; none where the utterance has no other."""
-        utterance, sample = place
-        warm = [
-            Entry(entry.item, entry.record)
-            for entry in self._tail
-            if isinstance(entry.item, AudioFrame)
-            and entry.item.utterance == utterance
-            and sample - preroll < entry.item.end_sample <= sample
-        ]
-        if any(isinstance(entry.item, AudioFrame) and entry.item.flags & FrameFlag.LAST for entry in warm):
-            return []
-        self.bytes += sum(entry.size for entry in warm)
-        return warm
 
     def begin(self, place: Place, events_seen: int) -> None:
         """A client who has this much goes on with a ring that is empty."""
@@ -332,41 +295,3 @@ def _decrease(counter: Counter[int], key: int) -> None:
     counter[key] -= 1
     if not counter[key]:
         del counter[key]
-
-
-def _answers_first(entries: list[Entry]) -> list[Entry]:
-    """`cancelled` that were not sent yet, as far in front as they may be: audio before them would wait for acks, which
-    nobody reads where too many answers wait.
-    """
-    answers = [entry for entry in entries if isinstance(entry.item, s.Cancelled) and not entry.number]
-    if not answers:
-        return entries
-    others = [entry for entry in entries if not isinstance(entry.item, s.Cancelled) or entry.number]
-    at = max((at for at, entry in enumerate(others, 1) if entry.number), default=0)
-    return [*others[:at], *answers, *others[at:]]
-
-
-_TAIL: Final = 40  # packets: 80 ms of the shortest, 2.5 ms, and some
-
-
-def _end(frame: AudioFrame) -> Place:
-    return frame.utterance, frame.end_sample
-
-
-def _end_of(entry: Entry) -> Place:
-    assert isinstance(entry.item, AudioFrame)
-    return _end(entry.item)
-
-
-def _split(entry: Entry, samples: int) -> tuple[Entry, Entry]:
-    """A PCM frame in two. Nothing is copied."""
-    frame = entry.item
-    assert isinstance(frame, AudioFrame)
-    silent = bool(frame.flags & FrameFlag.SILENCE_RUN)
-    payload = memoryview(frame.payload)
-    at = 0 if silent else 2 * samples
-    first = replace(frame, count=samples, payload=payload[:at], flags=frame.flags & ~FrameFlag.LAST, crc=-1)
-    second = replace(
-        frame, first_sample=frame.first_sample + samples, count=frame.count - samples, payload=payload[at:], crc=-1
-    )
-    return Entry(first, entry.record), Entry(second, entry.record)

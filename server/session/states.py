@@ -13,7 +13,6 @@ class State(StrEnum):
     AWAITING_OPEN = "awaiting_open"
     IDLE = "idle"  # no utterance takes text
     WRITING = "writing"  # between `start` and `end`
-    CLOSED = "closed"
 
 
 _ALWAYS: Final = (c.Ack, c.Ping, c.Cancel, c.Pause, c.Unpause)
@@ -21,13 +20,11 @@ ALLOWED: Final[dict[State, tuple[type[c.ClientMessage], ...]]] = {
     State.AWAITING_OPEN: (c.Open, c.Resume, c.Ping),
     State.IDLE: (*_ALWAYS, c.Start),
     State.WRITING: (*_ALWAYS, c.Text, c.Silence, c.Flush, c.End),
-    State.CLOSED: (),
 }
 _HINTS: Final = {
     State.AWAITING_OPEN: "the first message must be `open`",
     State.IDLE: "no utterance takes text: send `start` first",
     State.WRITING: "an utterance is being written: send `end` first",
-    State.CLOSED: "the session is closed",
 }
 
 

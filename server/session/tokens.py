@@ -3,6 +3,9 @@
 from collections.abc import Iterable
 from hashlib import sha256
 from hmac import compare_digest
+from typing import Final
+
+MAX_TOKENS: Final = 8  # given out and not used yet: of resumes whose answers got lost
 
 
 def hash_token(token: str) -> str:

@@ -31,7 +31,7 @@ class Speech:
 
 
 @dataclass(slots=True)
-class SegmentRecord:
+class OpenSegment:
     """The segment being placed on the timeline. `planned`: the journal has how it is rendered, `recorded`: its end."""
 
     id: int
@@ -71,10 +71,9 @@ class Utterance:
         self.code_from = 0  # timeline samples before this one are not coded: a client has them
         self.clock_flushed = False  # the clock has flushed since the last text
         self.segments = 0
-        self.text_done = 0  # code points whose segment is complete
-        self.record: SegmentRecord | None = None
+        self.open_segment: OpenSegment | None = None
         self.opus_from: int | None = None  # format auto: the timeline sample where PCM ended
-        self.again: deque[tuple[Work, SegmentRecord]] = deque()  # after a restart: rendered before, to render again
+        self.again: deque[tuple[Work, OpenSegment]] = deque()  # after a restart: rendered before, to render again
         self._digest = sha256()
         self._silences: deque[tuple[int, int]] = deque()  # (position, ms); each takes one of the window
         self._heard_text = 0  # code points settled by `played`
@@ -114,7 +113,7 @@ class Utterance:
     def next_work(self, plan: RenderPlan) -> Work | None:
         """The next piece to render, by `plan` where it is speech, or None while it waits for text."""
         if self.again:
-            work, self.record = self.again.popleft()
+            work, self.open_segment = self.again.popleft()
             return work
         if self._silences and self._silences[0][0] <= self.segmenter.position:
             samples = self._silences.popleft()[1] * self.speech.sample_rate // 1000
@@ -147,43 +146,42 @@ class Utterance:
     # Timeline
 
     def _open(self, start: int, end: int, kind: Literal["speech", "silence"], cause: str, plan: RenderPlan) -> None:
-        self.record = SegmentRecord(self.segments, start, end, self.samples, kind, cause, plan)
+        self.open_segment = OpenSegment(self.segments, start, end, self.samples, kind, cause, plan)
 
     def place(self, chunk: RenderedChunk) -> tuple[Word, ...]:
         """Put a chunk of the open segment on the timeline; its words come back with timeline samples."""
-        record = self._record()
-        record.digest.update(chunk.pcm)
-        record.samples += chunk.samples
+        segment = self._opened()
+        segment.digest.update(chunk.pcm)
+        segment.samples += chunk.samples
         self.samples += chunk.samples
-        base = record.first_sample
+        base = segment.first_sample
         words = tuple(Word(w.text, w.start, w.end, base + w.first_sample, base + w.end_sample) for w in chunk.words)
         self._heard.extend((word.end_sample, word.end) for word in words)
         return words
 
-    def close_segment(self) -> SegmentRecord:
+    def close_segment(self) -> OpenSegment:
         """The open segment is complete."""
-        record = self._record()
-        return self.settle(record, record.digest.digest())
+        segment = self._opened()
+        return self.settle(segment, segment.digest.digest())
 
-    def settle(self, record: SegmentRecord, digest: bytes) -> SegmentRecord:
+    def settle(self, segment: OpenSegment, digest: bytes) -> OpenSegment:
         """A segment with this digest is complete."""
         self._digest.update(digest)
-        if record.end > record.start:
-            self._heard.append((self.samples, record.end))
-        self.text_done = record.end
+        if segment.end > segment.start:
+            self._heard.append((self.samples, segment.end))
         self.segments += 1
-        self.record = None
-        return record
+        self.open_segment = None
+        return segment
 
-    def _record(self) -> SegmentRecord:
-        if self.record is None:
+    def _opened(self) -> OpenSegment:
+        if self.open_segment is None:
             raise RuntimeError("no segment is open")
-        return self.record
+        return self.open_segment
 
     def rewind(self) -> None:
         """Forget the timeline; the text keeps its place."""
-        self.samples = self.segments = self.text_done = 0
-        self.record = None
+        self.samples = self.segments = 0
+        self.open_segment = None
         self._digest = sha256()
         self._heard.clear()
 

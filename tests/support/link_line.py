@@ -17,7 +17,8 @@ class Line:
         self.now = 100.0
         self.rtt = rtt
         self.link = Link(self.now, pinned=pinned, paced=paced)
-        self.link.attached(self.now, resumed=resumed)
+        if resumed:
+            self.link.resumed(self.now)
         self.load = Load(None, waiting=True, lead_s=3.9, playing=True)  # waits for the lead
         self.level_ms = 3_500
         self.stalls = 0

@@ -38,7 +38,6 @@ class Loop:
     ) -> None:
         self.now = 0.0
         self.link = Link(0.0, pinned=None, paced=paced)
-        self.link.attached(0.0, resumed=False)
         self.switches: list[tuple[float, Switch]] = []
         self.stalls = 0
         self.arrived_bytes = 0

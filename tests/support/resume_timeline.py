@@ -44,7 +44,7 @@ class Timeline:
         """Nothing follows: render it."""
         utterance = self._utterance
         while isinstance(work := utterance.next_work(RenderPlan()), SpeakSegment | SpeakSilence):
-            record = utterance.record
+            record = utterance.open_segment
             assert record is not None
             self.spans.append((record.start, record.end))
             if isinstance(work, SpeakSegment):

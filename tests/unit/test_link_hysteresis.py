@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from server.link import Link, Load, Mode, Switch
+from server.link import Load, Mode, Switch
 from tests.support.link_line import IDLE, Line
 
 
@@ -102,19 +102,10 @@ def test_a_pinned_mode_stays() -> None:
     assert (line.link.mode, line.link.block_ms) == ("stream", 0)
 
 
-def test_a_connection_is_dead_when_audio_is_unacked_and_the_client_silent() -> None:
-    link = Link(0.0, pinned=None, paced=True)
-    load = Load(10.0, waiting=False, lead_s=1.0, playing=True)
-    assert not link.is_dead(13.9, load, heard_at=9.0)
-    assert link.is_dead(14.0, load, heard_at=9.0)
-    assert link.dead_at(load, heard_at=12.0) == 16.0
-    assert not link.is_dead(100.0, IDLE, heard_at=0.0)
-
-
 def test_a_new_connection_is_measured_anew() -> None:
     line = Line(rtt=0.3)
     line.flow(3.0)
-    line.link.attached(line.now, resumed=False)
+    line.link.resumed(line.now)
     assert line.link.ack_age_limit_s == 1.0
     assert line.link.window == 65_536
 

@@ -97,7 +97,7 @@ def test_an_application_that_sends_little_keeps_the_window_that_was_proven() -> 
 
 def test_a_long_round_trip_returns_to_streaming() -> None:
     loop = Loop(rtt=0.3, rates=[(0, FAST)], texts=[(0.5, 60.0)])
-    loop.link.attached(0.0, resumed=True)
+    loop.link.resumed(0.0)
     loop.run(60.0)
     assert loop.reasons == [("block", "resumed"), ("stream", "recovered")]
     assert 30 <= loop.switches[1][0] <= 36

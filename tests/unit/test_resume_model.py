@@ -19,7 +19,8 @@ import pytest
 
 from bench._simulated_server import stand_in_opus
 from protocol.frames import AudioFrame
-from server.session import ring
+from server.session import entries
+from server.session.entries import Place
 from server.session.flow import Flow
 from server.session.ring import Ring
 from tests.support.resume_checks import Violation
@@ -77,8 +78,12 @@ def finds(schedules: int = 200) -> str | None:
 
 
 def slices_one_sample_late(patch: pytest.MonkeyPatch) -> None:
-    split: Callable[..., Any] = ring._split
-    patch.setattr(ring, "_split", lambda entry, samples: split(entry, min(samples + 1, entry.item.count - 1)))
+    split: Callable[..., Any] = entries.split
+
+    def late(entry: entries.Entry, samples: int) -> Any:
+        return split(entry, min(samples + 1, entry.item.count - 1))  # type: ignore[union-attr]  # only frames are split
+
+    patch.setattr("server.session.ring.split", late)
 
 
 def forgets_a_frame(patch: pytest.MonkeyPatch) -> None:
@@ -96,7 +101,7 @@ def forgets_a_frame(patch: pytest.MonkeyPatch) -> None:
 def sends_a_frame_again(patch: pytest.MonkeyPatch) -> None:
     rewind = Ring.rewind
 
-    def broken(self: Ring, place: ring.Place, events_seen: int, preroll: int | None) -> None:
+    def broken(self: Ring, place: Place, events_seen: int, preroll: int | None) -> None:
         rewind(self, (place[0], max(0, place[1] - 1)), events_seen, preroll)
 
     patch.setattr(Ring, "rewind", broken)

@@ -12,7 +12,7 @@ from protocol import server_messages as s
 from protocol.errors import ErrorCode
 from protocol.frames import Codec, FrameFlag, unpack_packets
 from server.engines.base import EngineError
-from server.session import SpeakSegment
+from server.session import ResumeRefused, SpeakSegment
 from server.session.states import ALLOWED, State
 from tests.support.session_driver import SAMPLES_PER_CHARACTER, TEXT, Driver, fails, opened
 
@@ -208,7 +208,7 @@ def test_every_message_in_every_state(state: State, cls: type[c.ClientMessage]) 
 
 def test_resume_of_a_session_that_is_not_kept_fails_and_open_may_follow() -> None:
     driver = Driver()
-    driver.send(c.Resume("s", "t", 0, 0, 0, 0, 0))
+    driver.session.refuse(ResumeRefused("unknown"))
     driver.open()
     driver.drain()
     assert driver.of(s.ResumeFailed)[0].reason == "unknown"

@@ -146,7 +146,7 @@ def test_cancelling_what_is_queued_keeps_the_lead_of_what_is_heard() -> None:
     driver.numbered(c.Cancel, utterance=2)
     driver.run(acks=False)
     assert driver.frames[-1].end_sample == sent
-    assert driver.session.delivery.flow.lead == sent
+    assert driver.session.delivery.flow.lead_samples == sent
 
 
 def test_answers_that_are_not_read_stop_the_reading() -> None:

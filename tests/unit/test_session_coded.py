@@ -220,7 +220,7 @@ class Line:
         self.driver.coder = None
 
     def write(self) -> None:
-        log = self.driver.session.log
+        log = self.driver.session.journal
         lines, made = log.take()
         self.lines += lines
         log.written = made
@@ -250,7 +250,7 @@ class Line:
         if work is not None:
             driver.do(work)
             return True
-        waits = driver.session.log.waits
+        waits = driver.session.journal.waits
         self.write()
         return waits
 

@@ -8,8 +8,9 @@ import pytest
 
 from protocol import client_messages as c
 from protocol import server_messages as s
+from server.session.entries import Entry
 from server.session.flow import Flow
-from server.session.ring import Entry, Ring
+from server.session.ring import Ring
 from server.session.utterance import Utterance
 from tests.support.session_driver import TEXT, opened
 from tests.unit.test_session_ring import pcm, sent, timing
@@ -102,7 +103,7 @@ def test_the_lead_is_not_summed_up_for_every_frame() -> None:
 
     flow._spans = Closed(flow._spans)
     assert flow.may_send(1, 1, 10**9)
-    assert flow.lead == 6_400
+    assert flow.lead_samples == 6_400
 
 
 @pytest.mark.parametrize("spoken", [False, True])

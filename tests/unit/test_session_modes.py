@@ -59,7 +59,7 @@ def test_every_reason_is_told_to_the_client(reason: str) -> None:
     make, until = REASONS[reason]
     made = make()
     told: list[tuple[str, str]] = []
-    made.driver.session.delivery.on_switch = lambda switch: told.append((switch.mode, switch.reason))
+    made.driver.session.on_switch = lambda switch: told.append((switch.mode, switch.reason))
     made.run(until)
     assert made.modes[0] == ("block", reason)
     assert told == made.modes

@@ -7,6 +7,7 @@ import pytest
 
 from protocol import client_messages as c
 from protocol import server_messages as s
+from protocol.codec import decode_server
 from server.engines.rendering import RenderedChunk, SegmentRequest
 from server.session import Policy, ResumeRefused, Session
 from server.session.restore import CannotRestore, belongs_to, restore
@@ -31,7 +32,7 @@ class Journaled:
 
     def write(self) -> None:
         """The store writes what waits."""
-        log = self.driver.session.log
+        log = self.driver.session.journal
         lines, made = log.take()
         self.lines += lines
         log.written = made
@@ -60,7 +61,7 @@ class Journaled:
         if work is not None:
             driver.do(work)
             return True
-        if driver.session.log.waits:
+        if driver.session.journal.waits:
             self.write()
             return True
         return False
@@ -272,10 +273,35 @@ def test_text_of_an_utterance_that_was_passed_over_takes_no_room_after_a_restart
     journaled.kill()
     session = journaled.driver.session
     session._drop(next(iter(session._sending.values())))
-    session.log.add("gone", 1)
+    session.journal.add("gone", 1)
     journaled.write()
     restored = restore(journaled.lines, POLICY, capabilities(), epoch=2, now=0.0)
     assert restored.room == session.room
+
+
+def test_nothing_comes_before_resumed_while_the_audio_is_compared() -> None:
+    journaled = Journaled(max_lead_ms=None)
+    driver = journaled.driver
+    say_all(driver)
+    while not journaled.receiver.pcm:
+        journaled.step(random.Random(1), write=1.0)
+    journaled.write()
+    journaled.kill()
+    journaled.write()
+    session = driver.session
+    assert not session.verified
+    for _ in range(20):  # an engine that takes its time
+        driver.now += 0.5
+        session.on_time(driver.now)
+        assert session.deadline() > driver.now
+        assert session.next_outgoing(driver.now) is None
+    assert journaled.receiver.resumed is None
+    work = driver.take_work()
+    assert work is not None
+    driver.do(work)
+    data = session.next_outgoing(driver.now)
+    assert isinstance(data, str)
+    assert isinstance(decode_server(data), s.Resumed)
 
 
 def test_every_cut_of_a_journal_restores_or_is_refused() -> None:

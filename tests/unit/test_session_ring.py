@@ -11,8 +11,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from protocol import server_messages as s
 from protocol.frames import HEADER, AudioFrame, Codec, FrameFlag
+from server.session.entries import EVENT_BYTES, Entry, Place
 from server.session.flow import Flow
-from server.session.ring import EVENT_BYTES, MAX_EVENTS, Entry, Place, RangeError, Ring
+from server.session.ring import MAX_EVENTS, RangeError, Ring
 
 N = 4  # samples of a packet
 PREROLL = 3 * N
@@ -542,7 +543,7 @@ class FlowMachine(RuleBasedStateMachine):
         assert self.flow.unacked_bytes == sum(each[2] for each in self.sent)
         assert self.flow.idle == (not self.sent)
         assert self.flow.oldest_sent_at == (self.sent[0][3] if self.sent else None)
-        assert self.flow.lead == sum((self.ends - self.played).values())
+        assert self.flow.lead_samples == sum((self.ends - self.played).values())
 
 
 TestFlow = FlowMachine.TestCase
@@ -563,5 +564,5 @@ def test_an_utterance_that_is_over_does_not_count_against_the_lead() -> None:
     flow.sent(1, 100, 100, 200, 0.0)
     flow.drop(1)
     flow.restart(1, 100, 0, live=False)
-    assert flow.lead == 0
+    assert flow.lead_samples == 0
     assert flow.may_send(100, 200, 10_000)

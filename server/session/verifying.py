@@ -1,23 +1,14 @@
-"""Going on after a break: why that may be refused, and what a session from a journal must prove first."""
+"""What a session from a journal must prove before its client may hear it: that it goes on with the same audio."""
 
 from collections import deque
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from zlib import crc32
 
-from protocol.server_messages import Done, ResumeFailure
-from server.session.utterance import SegmentRecord, Utterance
+from protocol.server_messages import Done
+from server.session.refusal import ResumeRefused
+from server.session.utterance import OpenSegment, Utterance
 from server.session.work import Work
-
-
-class ResumeRefused(Exception):
-    """The session cannot go on for this client. `position`: where in the text of `utterance` its audio ended."""
-
-    def __init__(self, reason: ResumeFailure, utterance: int | None = None, position: int | None = None) -> None:
-        super().__init__(reason)
-        self.reason: ResumeFailure = reason
-        self.utterance = utterance
-        self.position = position
 
 
 @dataclass(slots=True)
@@ -25,16 +16,16 @@ class KnownSegment:
     """A segment that another process began to render. `samples` None: it did not finish."""
 
     work: Work
-    record: SegmentRecord
+    segment: OpenSegment
     samples: int | None = None
     digest: bytes = b""
 
-    def again(self) -> tuple[Work, SegmentRecord]:
+    def again(self) -> tuple[Work, OpenSegment]:
         """The same work, to be placed anew."""
-        record = replace(
-            self.record, begun=False, samples=0, digest=sha256(), planned=True, recorded=self.samples is not None
+        segment = replace(
+            self.segment, begun=False, samples=0, digest=sha256(), planned=True, recorded=self.samples is not None
         )
-        return self.work, record
+        return self.work, segment
 
 
 @dataclass(slots=True)
@@ -55,18 +46,18 @@ class KnownUtterance:
         known = deque(self.segments)
         utterance.rewind()
         while known:
-            segment = known[0]
-            if segment.samples is None or segment.record.first_sample + segment.samples >= first_sample:
+            oldest = known[0]
+            if oldest.samples is None or oldest.segment.first_sample + oldest.samples >= first_sample:
                 break  # also where it ends exactly there: the client may lack the news of its end
             known.popleft()
-            utterance.samples += segment.samples
-            utterance.settle(replace(segment.record, samples=segment.samples), segment.digest)
-        utterance.again = deque(segment.again() for segment in known)
+            utterance.samples += oldest.samples
+            utterance.settle(replace(oldest.segment, samples=oldest.samples), oldest.digest)
+        utterance.again = deque(each.again() for each in known)
         return utterance.samples
 
     def text_position(self, sample: int) -> int:
         """Where the text of the segment with this sample begins."""
-        spoken = [each.record for each in self.segments if each.record.first_sample <= sample]
+        spoken = [each.segment for each in self.segments if each.segment.first_sample <= sample]
         return spoken[-1].start if spoken else 0
 
 
