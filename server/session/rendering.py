@@ -41,7 +41,8 @@ class RenderingSide:
         self._sending: dict[int, Utterance] = {}  # not fully sent or not fully heard
         self._unspoken = 0  # of those in `_speaking`, together: kept, because it is asked for with every message
         self._work: Work | None = None
-        self._delivery = Delivery(now, pinned="stream", max_lead_samples=None, sample_rate=1)  # nothing to send until `open`
+        # Until `open` says how to send there is nothing to send.
+        self._delivery = Delivery(now, pinned="stream", max_lead_samples=None, sample_rate=1)
 
     def next_work(self, now: float) -> Work | None:
         """What to render next; None while there is nothing to say, no room, or work in hand already."""
