@@ -39,7 +39,9 @@ class Metrics:
         self.registry = CollectorRegistry()
         self.sessions = self._gauge("sessions_open", "sessions open now")
         self.sessions_total = self._counter("sessions", "sessions that ended, by how", "outcome")
-        self.detached = self._gauge("sessions_detached", "open sessions without connection, whose clients may come back")
+        self.detached = self._gauge(
+            "sessions_detached", "open sessions without connection, whose clients may come back"
+        )
         self.detached_bytes = self._gauge("sessions_detached_bytes", "bytes kept for sessions without connection")
         self.resumes = self._counter("resumes", "clients that came back, by how it went", "outcome")
         self.mode_switches = self._counter(

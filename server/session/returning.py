@@ -107,6 +107,8 @@ class ReturningSide(AckingSide):
         first = next(frames, None)
         utterance, sample = place if first is None else (first.utterance, first.first_sample)
         last = self._sending.get(utterance)
+        if first is None and last is not None:
+            sample = last.coded  # where the next frame will begin: after a restart Opus begins earlier than asked
         room = self.room
         self._seq_acked, self._room_told = self._seq, room
         self._answers.add(

@@ -77,6 +77,7 @@ class Listener:
     event: int = 0
     token: str = "t"
     generation: int = 1
+    promised: tuple[int, int] | None = None  # where the first frame after `resumed` begins
     heard: dict[int, Heard] = field(default_factory=dict)
 
     def take(self, data: str | bytes) -> None:
@@ -88,6 +89,8 @@ class Listener:
             self.pre_skip = message.pre_skip
         elif isinstance(message, s.Resumed):
             self.generation, self.token = message.generation, message.new_token
+            self.promised = (message.utterance, message.from_sample)
+            assert message.synthesised_end >= message.from_sample
             for heard in self.heard.values():
                 heard.timeline.new_generation()
                 heard.warming.clear()
@@ -120,6 +123,9 @@ class Listener:
 
     def _audio(self, frame: AudioFrame) -> None:
         assert frame.generation == self.generation
+        if self.promised is not None and frame.utterance == self.promised[0] and frame.count:
+            assert frame.first_sample == self.promised[1], "`resumed.from_sample` names the first frame that comes"
+            self.promised = None
         heard = self._of(frame.utterance)
         if heard.done is not None:
             return  # it is over: only after a restart something comes again
