@@ -16,10 +16,15 @@ from tests.support.loops import each_loop
 LONG = "山高水远，天蓝云白，风轻日暖。 The line goes down, and the sentence goes on. " * 12  # 60 s of audio
 
 
-@pytest.mark.parametrize("how", [Connection.reset, Connection.finish, Connection.half_open, Connection.silence])
 @each_loop
-async def test_a_connection_that_dies(how: Callable[[Connection], None]) -> None:
-    async with scene(resume_ttl_s=3.0) as there:
+async def test_a_connection_that_dies() -> None:
+    hows = (Connection.reset, Connection.finish, Connection.half_open, Connection.silence)
+    await asyncio.gather(*(a_connection_that_dies(how) for how in hows))
+
+
+async def a_connection_that_dies(how: Callable[[Connection], None]) -> None:
+    """In the middle of the audio."""
+    async with scene(alone=False, resume_ttl_s=3.0) as there:
         there.proxy.cut_next(Cut(DOWN, how, byte=48_000))
         heard = await there.speak()
         assert heard.line.resumes == 1
@@ -27,24 +32,35 @@ async def test_a_connection_that_dies(how: Callable[[Connection], None]) -> None
         assert gauge(there.server, "cosystream_resumes_total") == 1
 
 
-@pytest.mark.parametrize("rate", [8_000, 22_050, 48_000])
-async def test_pcm_goes_on_at_the_next_sample(rate: int) -> None:
-    async with scene() as there:
+async def test_several_cuts() -> None:
+    await asyncio.gather(
+        *(pcm_goes_on_at_the_next_sample(rate) for rate in (8_000, 22_050, 48_000)),
+        *(opus_goes_on_at_the_next_packet(rate) for rate in (8_000, 24_000, 48_000)),
+        decoded_opus_has_the_same_length_and_no_seam(),
+        three_ways_to_die_in_one_sentence(),
+        nothing_is_lost_where_the_text_is_still_written(),
+    )
+
+
+async def pcm_goes_on_at_the_next_sample(rate: int) -> None:
+    """After three cuts."""
+    async with scene(alone=False) as there:
         there.proxy.cut_next(*[Cut(DOWN, Connection.reset, byte=byte) for byte in (2_501, 8_002, 6_503)])
         heard = await there.speak(sample_rate=rate)
         assert heard.line.resumes == 3
 
 
-@pytest.mark.parametrize("rate", [8_000, 24_000, 48_000])
-async def test_opus_goes_on_at_the_next_packet(rate: int) -> None:
-    async with scene() as there:
+async def opus_goes_on_at_the_next_packet(rate: int) -> None:
+    """After three cuts."""
+    async with scene(alone=False) as there:
         there.proxy.cut_next(*[Cut(DOWN, Connection.reset, byte=byte) for byte in (2_500, 3_000, 2_500)])
         heard = await there.speak(sample_rate=rate, format="opus", bitrate=32_000, decode=False)
         assert heard.line.resumes == 3
 
 
-async def test_decoded_opus_has_the_same_length_and_no_seam() -> None:
-    async with scene() as there:
+async def decoded_opus_has_the_same_length_and_no_seam() -> None:
+    """A new decoder is warmed up."""
+    async with scene(alone=False) as there:
         options: dict[str, Any] = {"sample_rate": 48_000, "format": "opus", "bitrate": 32_000}
         undisturbed = await speak(there.proxy.url, SHORT, **options)
         there.proxy.cut_next(*[Cut(DOWN, Connection.reset, byte=byte) for byte in (2_500, 3_000, 2_500)])
@@ -56,21 +72,24 @@ async def test_decoded_opus_has_the_same_length_and_no_seam() -> None:
         assert apart.max() <= 600  # of about 10,000: what 80 ms of warming up leave of a new decoder's ignorance
 
 
-async def test_three_ways_to_die_in_one_sentence() -> None:
-    async with scene() as there:
+async def three_ways_to_die_in_one_sentence() -> None:
+    """And one of them again."""
+    async with scene(alone=False) as there:
         hows = (Connection.reset, Connection.finish, Connection.half_open, Connection.reset)
         there.proxy.cut_next(*[Cut(DOWN, how, byte=20_000) for how in hows])
         heard = await there.speak()
         assert heard.line.resumes == 4
 
 
-async def test_nothing_is_lost_where_the_text_is_still_written() -> None:
+async def nothing_is_lost_where_the_text_is_still_written() -> None:
+    """Cuts of what goes up."""
+
     async def slowly() -> AsyncIterator[str]:
         for character in SHORT:
             yield character
             await asyncio.sleep(0.005)
 
-    async with scene() as there:
+    async with scene(alone=False) as there:
         there.proxy.cut_next(*[Cut(UP, Connection.reset, byte=byte) for byte in (900, 900, 700, 700)])
         undisturbed = await there.undisturbed()
         heard = await speak(there.proxy.url, slowly())
@@ -78,8 +97,9 @@ async def test_nothing_is_lost_where_the_text_is_still_written() -> None:
         assert heard.line.resumes == 4
 
 
-async def test_a_hole_in_the_line() -> None:
-    await asyncio.gather(*(a_hole_in_the_line(*ways) for ways in ((UP,), (DOWN,), (UP, DOWN))))
+async def test_outages() -> None:
+    holes = (a_hole_in_the_line(*ways) for ways in ((UP,), (DOWN,), (UP, DOWN)))
+    await asyncio.gather(*holes, a_server_that_cannot_be_reached_for_a_while(), a_client_that_comes_too_late())
 
 
 async def a_hole_in_the_line(*ways: Direction) -> None:
@@ -99,8 +119,13 @@ async def a_hole_in_the_line(*ways: Direction) -> None:
         assert heard.line.resumes <= 1
 
 
-async def test_a_hole_shorter_than_the_patience_needs_no_new_connection() -> None:
-    async with scene(engine_options={"step_delay_ms": 5}) as there:
+async def test_what_is_no_fault() -> None:
+    await asyncio.gather(a_hole_shorter_than_the_patience(), a_slow_reader(), a_narrow_line())
+
+
+async def a_hole_shorter_than_the_patience() -> None:
+    """It needs no new connection."""
+    async with scene(alone=False, engine_options={"step_delay_ms": 5}) as there:
         undisturbed = await there.undisturbed(LONG[:200])
         speaking = asyncio.ensure_future(speak(there.proxy.url, LONG[:200]))
         while there.proxy.carried[DOWN] < 60_000:
@@ -113,8 +138,9 @@ async def test_a_hole_shorter_than_the_patience_needs_no_new_connection() -> Non
         assert (heard.line.resumes, there.proxy.accepted) == (0, 1)
 
 
-async def test_a_server_that_cannot_be_reached_for_a_while() -> None:
-    async with scene(resume_ttl_s=3.0) as there:
+async def a_server_that_cannot_be_reached_for_a_while() -> None:
+    """The session waits for its client."""
+    async with scene(alone=False, resume_ttl_s=3.0) as there:
         undisturbed = await there.undisturbed()
 
         def vanish(connection: Connection) -> None:
@@ -148,8 +174,9 @@ async def a_cut_during_the_resume(direction: Direction, message: int, shift: int
         assert heard.line.resumes <= 2
 
 
-async def test_a_slow_reader_is_no_fault() -> None:
-    async with scene(detach_after_s=0.5) as there:
+async def a_slow_reader() -> None:
+    """The program takes its time; the server waits."""
+    async with scene(alone=False, detach_after_s=0.5) as there:
         undisturbed = await there.undisturbed()
         async with client.connect(there.proxy.url) as session:
             utterance = await session.start()
@@ -166,16 +193,22 @@ async def test_a_slow_reader_is_no_fault() -> None:
             assert session.line.resumes == 0
 
 
-async def test_a_narrow_line_is_no_fault_either() -> None:
-    async with scene(buffer_bytes=8_192) as there:
+async def a_narrow_line() -> None:
+    """Twice as fast as the audio."""
+    async with scene(alone=False, buffer_bytes=8_192) as there:
         there.proxy.change(UP, DOWN, delay_s=0.02)
         there.proxy.change(DOWN, rate=100_000)
         heard = await there.speak()
         assert heard.line.resumes == 0
 
 
-async def test_a_reader_behind_a_zero_window_gets_everything_in_the_end() -> None:
-    async with scene(detach_after_s=0.6, resume_ttl_s=3.0, buffer_bytes=8_192) as there:
+async def test_one_end_that_reads_nothing_hears_everything_in_the_end() -> None:
+    await asyncio.gather(a_client_behind_a_zero_window(), a_server_behind_a_zero_window())
+
+
+async def a_client_behind_a_zero_window() -> None:
+    """Its audio comes in the end."""
+    async with scene(alone=False, detach_after_s=0.6, resume_ttl_s=3.0, buffer_bytes=8_192) as there:
         text = LONG[:400]
         undisturbed = await there.undisturbed(text)
         speaking = asyncio.ensure_future(speak(there.proxy.url, text))
@@ -188,8 +221,9 @@ async def test_a_reader_behind_a_zero_window_gets_everything_in_the_end() -> Non
         assert heard.line.resumes == 1
 
 
-async def test_a_server_that_reads_nothing_hears_all_text_in_the_end() -> None:
-    async with scene(buffer_bytes=8_192, resume_ttl_s=3.0) as there:
+async def a_server_behind_a_zero_window() -> None:
+    """Its text comes in the end."""
+    async with scene(alone=False, buffer_bytes=8_192, resume_ttl_s=3.0) as there:
         undisturbed = await there.undisturbed()
         async with client.connect(there.proxy.url) as session:
             (await there.proxy.connection(1)).stall(UP)
@@ -233,8 +267,9 @@ async def test_without_resume_the_same_cut_is_an_error() -> None:
             await speak(there.proxy.url, SHORT, resume=False)
 
 
-async def test_a_client_that_comes_too_late_is_told() -> None:
-    async with scene(resume_ttl_s=0.3) as there:
+async def a_client_that_comes_too_late() -> None:
+    """It is told, and speaks the rest."""
+    async with scene(alone=False, resume_ttl_s=0.3) as there:
 
         def vanish(connection: Connection) -> None:
             there.proxy.refusing = True

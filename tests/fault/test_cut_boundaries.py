@@ -1,8 +1,7 @@
 """The line is cut at the end of every message of a session, a byte before and a byte after it, in both directions."""
 
+import asyncio
 from collections.abc import Callable
-
-import pytest
 
 import client
 from deploy.faulty_proxy import DOWN, UP, Connection, Cut, Direction
@@ -32,10 +31,13 @@ async def cut_at(there: Scene, cut: Cut) -> bool:
     return True
 
 
-@pytest.mark.parametrize("shift", [-1, 0, 1])
-@pytest.mark.parametrize("direction", [UP, DOWN], ids=["up", "down"])
-async def test_every_boundary(direction: Direction, shift: int) -> None:
-    async with scene(resume_ttl_s=0.5) as there:
+async def test_every_boundary() -> None:
+    await asyncio.gather(*(every_boundary(direction, shift) for direction in (UP, DOWN) for shift in (-1, 0, 1)))
+
+
+async def every_boundary(direction: Direction, shift: int) -> None:
+    """Of one direction, one after the other."""
+    async with scene(alone=False, resume_ttl_s=0.5) as there:
         for message in range(MAX_MESSAGES):
             if not await cut_at(there, Cut(direction, Connection.reset, message=message, shift=shift)):
                 break
@@ -44,10 +46,14 @@ async def test_every_boundary(direction: Direction, shift: int) -> None:
         assert message > (4 if direction is UP else 12)
 
 
-@pytest.mark.parametrize("how", [Connection.finish, Connection.half_open])
-@pytest.mark.parametrize("direction", [UP, DOWN], ids=["up", "down"])
-async def test_some_boundaries_in_other_ways(direction: Direction, how: Callable[[Connection], None]) -> None:
-    async with scene(resume_ttl_s=0.5) as there:
+async def test_some_boundaries_in_other_ways() -> None:
+    hows = (Connection.finish, Connection.half_open)
+    await asyncio.gather(*(some_boundaries(direction, how) for direction in (UP, DOWN) for how in hows))
+
+
+async def some_boundaries(direction: Direction, how: Callable[[Connection], None]) -> None:
+    """Of one direction, one after the other."""
+    async with scene(alone=False, resume_ttl_s=0.5) as there:
         for message in (0, 1, 2, 4, 5, 9):
             for shift in (-1, 0, 1):
                 await cut_at(there, Cut(direction, how, message=message, shift=shift))

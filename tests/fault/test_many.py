@@ -5,8 +5,6 @@ import os
 import random
 from typing import Any
 
-import pytest
-
 from deploy.faulty_proxy import DOWN, UP, Connection, Cut
 from protocol import server_messages as s
 from tests.support.faults import Scene, descriptors, gauge, prove, scene, speak
@@ -20,14 +18,17 @@ TEXT = "第一句。第二句。 And a third one. "  # 1.9 s of audio
 MIB = 1_048_576
 
 
-@pytest.mark.parametrize(("format_", "drops", "most"), [("pcm", DROPS, 90_000), ("opus", DROPS // 2, 9_000)])
-async def test_many_drops_over_one_long_text(format_: str, drops: int, most: int) -> None:
+async def test_many_drops_over_one_long_text() -> None:
+    await asyncio.gather(many_drops("pcm", DROPS, 90_000), many_drops("opus", DROPS // 2, 9_000))
+
+
+async def many_drops(format_: str, drops: int, most: int) -> None:
     """`most`: bytes before a cut. Far fewer than one message has, and no connection would bring anything new."""
     chance = random.Random(drops)
     hows = (Connection.reset, Connection.reset, Connection.finish, Connection.half_open)
     text = "".join(chance.choice(WORDS) for _ in range(4 * drops + 20))
     options: dict[str, Any] = {"format": format_, "bitrate": 32_000, "decode": False, "patience_s": 20 + drops / 5}
-    async with scene(max_sessions=4) as there:
+    async with scene(alone=False, max_sessions=4) as there:
         undisturbed = await there.undisturbed(text, **options)
         for _ in range(drops):
             way, least, up_to = (DOWN, 1_400, most) if chance.random() < 0.92 else (UP, 600, 800)

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from deploy.faulty_proxy import DOWN, FaultyProxy
 from tests.support.faults import Heard, check_digests, prove, speak
 from tests.support.processes import ServerProcess, server_process
@@ -69,9 +67,9 @@ async def struck(shelf: Shelf, number: signal.Signals, at_bytes: int, **options:
     return heard, undisturbed
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "stopped"])
-async def test_the_next_process_goes_on_at_the_next_sample(tmp_path: Path, number: signal.Signals) -> None:
-    await asyncio.gather(*(goes_on(tmp_path / format_, number, format_) for format_ in ("pcm", "opus")))
+async def test_the_next_process_goes_on_at_the_next_sample(tmp_path: Path) -> None:
+    cases = [(number, format_) for number in (signal.SIGKILL, signal.SIGTERM) for format_ in ("pcm", "opus")]
+    await asyncio.gather(*(goes_on(tmp_path / f"{case}", *case) for case in cases))
 
 
 async def goes_on(folder: Path, number: signal.Signals, format_: str) -> None:
@@ -94,8 +92,13 @@ async def goes_on(folder: Path, number: signal.Signals, format_: str) -> None:
     assert not shelf.logged("internal error")
 
 
-async def test_without_a_store_the_client_speaks_the_rest_and_says_so(tmp_path: Path) -> None:
-    shelf = Shelf(tmp_path, "memory")
+async def test_killed_without_a_store_and_again_and_again_with_one(tmp_path: Path) -> None:
+    await asyncio.gather(killed_without_a_store(tmp_path / "1"), killed_while_the_text_is_written(tmp_path / "2"))
+
+
+async def killed_without_a_store(folder: Path) -> None:
+    """The client speaks the rest and says so."""
+    shelf = Shelf(folder, "memory")
     heard, undisturbed = await struck(shelf, signal.SIGKILL, 100_000)
     assert heard.line.restarts == 1
     assert any("character" in notice for notice in heard.notices), heard.notices
@@ -104,8 +107,9 @@ async def test_without_a_store_the_client_speaks_the_rest_and_says_so(tmp_path: 
     assert len(undisturbed.pcm) <= len(heard.pcm) < len(undisturbed.pcm) + 2 * 24_000 * 4
 
 
-async def test_killed_again_and_again_while_the_text_is_written(tmp_path: Path) -> None:
-    shelf = Shelf(tmp_path, f"file:{tmp_path / 'store'}")
+async def killed_while_the_text_is_written(folder: Path) -> None:
+    """Twice; every next process goes on."""
+    shelf = Shelf(folder, f"file:{folder / 'store'}")
 
     async def slowly() -> AsyncIterator[str]:
         for at in range(0, len(TEXT), 8):

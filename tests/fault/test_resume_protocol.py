@@ -1,48 +1,12 @@
-"""`resume` message by message: what goes on exactly where it stopped, what is refused, and that this harms nobody."""
+"""`resume` message by message: wherever the line is cut, the session goes on exactly where it stopped."""
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
-
-import pytest
-from websockets.exceptions import ConnectionClosed
 
 from protocol import client_messages as c
 from protocol import server_messages as s
-from protocol.frames import AudioFrame
-from server.gateway.auth import add_key
-from tests.support.faults import Scene, scene
-from tests.support.resumer import EVERYTHING, Resumer, resumer
-from tests.support.server import url_of
-
-FIVE = "第一句话。第二句话。 Sentence number three. 第四句话。最后一句话。"  # 4 s of audio
-PAUSE_S = 0.05
-
-
-@asynccontextmanager
-async def session(**settings: Any) -> AsyncIterator[tuple[Scene, Resumer, bytes]]:
-    """A scene, an open session, and what `FIVE` sounds like."""
-    async with scene(**settings) as there:
-        undisturbed = await there.undisturbed(FIVE)
-        async with resumer(url_of(there.server)) as bare:
-            yield there, bare, undisturbed.pcm
-
-
-async def to_the_end(bare: Resumer, pcm: bytes) -> s.Done:
-    """Everything comes, and is what it should be."""
-    done = await bare.until(s.Done)
-    assert bytes(bare.pcm) == pcm
-    assert done.samples == len(pcm) // 2
-    ends = [event.segment for event in bare.events if isinstance(event, s.SegmentEnd)]
-    assert ends == list(range(5))
-    return done
-
-
-# Where the line may be cut
+from tests.support.resume_steps import FIVE, PAUSE_S, came, session, to_the_end
+from tests.support.resumer import EVERYTHING
 
 
 async def test_after_the_text_before_the_first_sound() -> None:
@@ -56,9 +20,13 @@ async def test_after_the_text_before_the_first_sound() -> None:
         await to_the_end(bare, pcm)
 
 
-@pytest.mark.parametrize("pause_s", [0.0, PAUSE_S, 0.5])
-async def test_in_the_middle(pause_s: float) -> None:
-    async with session() as (_, bare, pcm):
+async def test_in_the_middle() -> None:
+    await asyncio.gather(*(in_the_middle(pause_s) for pause_s in (0.0, PAUSE_S, 0.5)))
+
+
+async def in_the_middle(pause_s: float) -> None:
+    """The client comes back after so long."""
+    async with session(alone=False) as (_, bare, pcm):
         await bare.say(1, FIVE)
         await bare.until_bytes(48_000)
         bare.abort()
@@ -82,22 +50,6 @@ async def test_between_the_last_sound_and_the_end() -> None:
         frames = len(bare.client.frames)
         await to_the_end(bare, pcm)
         assert all(frame.count == 0 for frame in bare.client.frames[frames:])
-
-
-async def came(bare: Resumer) -> list[Any]:
-    """What comes in a moment, but for the mark of the end: whether that arrived `resume` does not say."""
-    found = []
-    with contextlib.suppress(TimeoutError):
-        while True:
-            found.append(await bare.receive(0.15))
-    return [item for item in found if not (isinstance(item, AudioFrame) and item.count == 0)]
-
-
-async def drain(bare: Resumer) -> None:
-    """Whatever still comes, until the server ends the connection."""
-    with contextlib.suppress(ConnectionClosed):
-        while True:
-            await bare.client.receive()
 
 
 async def test_twice() -> None:
@@ -202,170 +154,3 @@ async def test_numbered_messages_are_sent_again_and_taken_once() -> None:
         for message in again:
             await bare.client.send(message)
         await to_the_end(bare, pcm)
-
-
-# Who may
-
-
-async def test_two_at_once() -> None:
-    async with session() as (there, bare, pcm):
-        await bare.say(1, FIVE)
-        await bare.until_bytes(48_000)
-        bare.abort()
-        rivals = [Resumer(bare.url, state=bare.state, pcm=bytearray(bare.pcm)) for _ in range(2)]
-        for rival in rivals:
-            rival.events = list(bare.events)
-            await rival.dial()
-        answers = await asyncio.gather(*(rival.ask_here() for rival in rivals), return_exceptions=True)
-        last = next(answer for answer in answers if isinstance(answer, s.Resumed) and answer.generation == 3)
-        winner = rivals[answers.index(last)]
-        loser = rivals[1 - answers.index(last)]
-        winner.accept(last)
-        await to_the_end(winner, pcm)
-        await drain(loser)  # it had generation 2 for a moment, and was cut
-        assert all(frame.generation == 2 for frame in loser.client.frames)
-        assert there.server.sessions.taken == 1
-        await winner.close()
-
-
-async def test_a_wrong_token_disturbs_nobody() -> None:
-    async with session() as (_, bare, pcm):
-        await bare.say(1, FIVE)
-        await bare.until_bytes(48_000)
-        for token in ("wrong", bare.state.token[:-1], bare.state.token + "a", bare.state.token.swapcase()):
-            assert (await bare.refused(token=token)).reason == "auth"
-        await to_the_end(bare, pcm)
-
-
-async def test_an_old_token_is_void_after_the_first_ack() -> None:
-    async with session() as (_, bare, pcm):
-        await bare.say(1, FIVE)
-        await bare.until_bytes(20_000)
-        old = bare.state.token
-        bare.abort()
-        await bare.resume()
-        await bare.until_bytes(40_000)
-        await bare.ack()
-        await asyncio.sleep(PAUSE_S)
-        assert (await bare.refused(token=old)).reason == "auth"
-        await to_the_end(bare, pcm)
-
-
-async def test_another_principal_s_token(tmp_path: Path) -> None:
-    keys = tmp_path / "keys"
-    ours, theirs = add_key(keys, "ours"), add_key(keys, "theirs")
-    async with scene(keys=keys) as there:
-        url = url_of(there.server)
-        mine: dict[str, Any] = {"additional_headers": {"Authorization": f"Bearer {ours}"}}
-        async with resumer(url, **mine) as bare:
-            undisturbed = await there.undisturbed(FIVE, api_key=ours)
-            await bare.say(1, FIVE)
-            await bare.until_bytes(48_000)
-            bare.options = {"additional_headers": {"Authorization": f"Bearer {theirs}"}}
-            assert (await bare.refused()).reason == "auth"
-            bare.options = {}
-            assert (await bare.refused(api_key=theirs)).reason == "auth"
-            await bare.until_bytes(60_000)
-            bare.abort()
-            resumed = await bare.ask(api_key=ours)
-            assert isinstance(resumed, s.Resumed)
-            bare.accept(resumed)
-            await to_the_end(bare, undisturbed.pcm)
-
-
-async def test_without_a_key(tmp_path: Path) -> None:
-    keys = tmp_path / "keys"
-    ours = add_key(keys, "ours")
-    async with scene(keys=keys) as there:
-        mine: dict[str, Any] = {"additional_headers": {"Authorization": f"Bearer {ours}"}}
-        async with resumer(url_of(there.server), **mine) as bare:
-            stranger = Resumer(bare.url)
-            await stranger.dial()
-            await stranger.client.send(bare.state)
-            error = await stranger.client.receive()
-            assert isinstance(error, s.Error)
-            assert error.code == "unauthorized"
-            await stranger.close()
-
-
-# What is refused
-
-
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({"session": "no-such-session"}, "unknown"),
-        ({"epoch": 7}, "epoch"),
-        ({"generation_seen": 9}, "range"),
-        ({"next_sample": 2**40}, "range"),
-        ({"next_sample": 0}, "range"),  # that was acked
-        ({"events_seen": 2**40}, "range"),
-        ({"events_seen": 0}, "range"),  # those were acked
-        ({"utterance": 2}, "range"),
-        ({"utterance": 0}, "range"),
-        ({"played_sample": 2**40}, "range"),
-    ],
-)
-async def test_a_position_that_cannot_be(changes: dict[str, Any], reason: str) -> None:
-    async with session() as (there, bare, pcm):
-        await bare.say(1, FIVE)
-        await bare.until_bytes(48_000)
-        await bare.ack()
-        await bare.until_bytes(60_000)
-        await asyncio.sleep(PAUSE_S)
-        failed = await bare.refused(**changes)
-        assert failed.reason == reason
-        await bare.until_bytes(70_000)  # the live connection heard nothing of it
-        bare.abort()
-        await asyncio.sleep(PAUSE_S)
-        assert (await bare.refused(**changes)).reason == reason  # nor is the one that waits disturbed
-        await bare.resume()
-        await to_the_end(bare, pcm)
-        assert there.server.sessions.taken == 1
-
-
-async def test_one_connection_may_not_guess_for_ever() -> None:
-    async with session() as (there, bare, pcm):
-        await bare.say(1, FIVE)
-        guesser = Resumer(bare.url, state=bare.state)
-        await guesser.dial()
-        for guess in range(50):
-            await guesser.client.send(replace(bare.state, token=f"guess {guess}"))
-        await drain(guesser)
-        assert len(guesser.client.messages) < 20
-        await to_the_end(bare, pcm)
-        assert there.server.sessions.taken == 1
-
-
-async def test_forged_acks_change_nothing() -> None:
-    async with session() as (there, bare, pcm):
-        await bare.say(1, FIVE)
-        await bare.until_bytes(20_000)
-        bare.abort()
-        await bare.resume()
-        await bare.ack(generation=1, next_sample=5)  # of the connection before: ignored
-        await bare.ack(generation=1, next_sample=2**50)
-        await bare.ack(next_sample=10)  # older than what is known: ignored
-        await to_the_end(bare, pcm)
-        assert there.server.sessions.taken == 1
-
-
-@pytest.mark.parametrize("changes", [{"next_sample": 2**50}, {"event": 2**50}, {"utterance": 2}])
-async def test_an_ack_of_what_was_never_sent_ends_the_session(changes: dict[str, Any]) -> None:
-    async with session(engine_options={"step_delay_ms": 20}) as (there, bare, _):
-        await bare.say(1, FIVE)
-        await bare.until_bytes(20_000)
-        await bare.ack(**changes)
-        error = await bare.until(s.Error)
-        assert error.code == "bad_ack"
-        await drain(bare)
-        await there.no_session_is_left()
-        assert (await bare.refused()).reason == "unknown"
-
-
-async def test_resume_on_an_open_session_is_an_error() -> None:
-    async with session() as (_, bare, _):
-        await bare.client.send(bare.state)
-        error = await bare.receive()
-        assert isinstance(error, s.Error)
-        assert error.code == "unexpected"

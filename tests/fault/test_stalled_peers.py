@@ -7,7 +7,7 @@ import time
 import pytest
 
 import client
-from deploy.faulty_proxy import DOWN, UP, Connection
+from deploy.faulty_proxy import DOWN, UP, Connection, Direction
 from protocol import client_messages as c
 from protocol import server_messages as s
 from protocol.codec import encode
@@ -51,10 +51,15 @@ async def test_the_connection_is_given_up_and_the_session_kept() -> None:
         await bare.close()
 
 
-async def test_one_that_has_nothing_to_read_is_found_by_keep_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_keep_alive(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gateway_listener, "PING_INTERVAL_S", 0.2)
     monkeypatch.setattr(gateway_listener, "PING_TIMEOUT_S", 0.3)
-    async with scene() as there:
+    await asyncio.gather(one_that_has_nothing_to_read_is_found(), one_that_reads_nothing_is_found())
+
+
+async def one_that_has_nothing_to_read_is_found() -> None:
+    """Its pongs do not come."""
+    async with scene(alone=False) as there:
         bare = Resumer(there.proxy.url)
         await bare.open()
         (await there.proxy.connection(1)).silence()
@@ -64,11 +69,9 @@ async def test_one_that_has_nothing_to_read_is_found_by_keep_alive(monkeypatch: 
         await bare.close()
 
 
-async def test_keep_alive_does_not_wait_for_one_that_reads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+async def one_that_reads_nothing_is_found() -> None:
     """The ping itself cannot be written: the trap that ping and pong alone fall into."""
-    monkeypatch.setattr(gateway_listener, "PING_INTERVAL_S", 0.2)
-    monkeypatch.setattr(gateway_listener, "PING_TIMEOUT_S", 0.3)
-    async with scene(stall_timeout_s=1.0, buffer_bytes=4_096) as there:
+    async with scene(alone=False, stall_timeout_s=1.0, buffer_bytes=4_096) as there:
         bare = Resumer(there.proxy.url)
         await bare.open()
         connection = await there.proxy.connection(1)
@@ -132,16 +135,20 @@ async def test_a_session_in_the_middle_of_a_resume_does_not_hold_up_the_stop() -
             each.socket.transport.abort()
 
 
-@pytest.mark.parametrize("ways", [(UP,), (DOWN,), (UP, DOWN)], ids=["up", "down", "both"])
-async def test_the_client_closes_in_bounded_time(ways: tuple[object, ...]) -> None:
-    async with scene(resume_ttl_s=0.5, detach_after_s=0.5, drain_timeout_s=0.1) as there:
+async def test_the_client_closes_in_bounded_time() -> None:
+    await asyncio.gather(*(the_client_closes_in_bounded_time(*ways) for ways in ((UP,), (DOWN,), (UP, DOWN))))
+
+
+async def the_client_closes_in_bounded_time(*ways: Direction) -> None:
+    """While nothing is read."""
+    async with scene(alone=False, resume_ttl_s=0.5, detach_after_s=0.5, drain_timeout_s=0.1) as there:
         session = await client.connect(there.proxy.url)
         utterance = await session.start()
         await utterance.write(LONG)
         await anext(utterance)
         connection = await there.proxy.connection(1)
         for way in ways:
-            connection.stall(way)  # type: ignore[arg-type]  # a direction
+            connection.stall(way)
         began = time.monotonic()
         await session.close()
         assert time.monotonic() - began < 3.0

@@ -18,6 +18,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
@@ -35,6 +36,7 @@ _TUNSETIFF: Final = 0x400454CA  # linux/if_tun.h
 _IFF_TUN: Final = 0x0001
 _IFF_NO_PI: Final = 0x1000  # packets without a header of the device's own
 _CLONE_NEWNET: Final = 0x4000_0000  # linux/sched.h
+_numbers = count()  # of the links of this process: several may exist side by side
 
 
 def missing() -> str:
@@ -89,7 +91,7 @@ class TunLink:
     """The namespaces exist while it is entered. The line runs in the event loop that entered it."""
 
     def __init__(self, seed: int = 0) -> None:
-        stem = f"cosy{os.getpid() % 100_000}"
+        stem = f"cosy{os.getpid() % 100_000}-{next(_numbers)}"
         self.namespaces = {DOWN: f"{stem}-server", UP: f"{stem}-client"}  # by what they send
         self._names = {DOWN: f"{stem}s", UP: f"{stem}c"}
         self._devices: dict[Direction, int] = {}  # by what the namespace behind it sends

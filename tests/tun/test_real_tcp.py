@@ -2,9 +2,10 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -27,6 +28,12 @@ LEAD_MS = 4_000
 TICK_S = 0.02
 
 
+@pytest.fixture(autouse=True)
+def _rights() -> None:
+    if reason := missing():
+        pytest.skip(reason)
+
+
 @dataclass
 class Paced(Heard):
     """What a listener had who plays at normal speed."""
@@ -43,8 +50,6 @@ class Paced(Heard):
 @asynccontextmanager
 async def link_and_server(tmp_path: Path) -> AsyncIterator[tuple[TunLink, str]]:
     """The link, with 40 ms of round trip, and the address of a server behind it."""
-    if reason := await asyncio.to_thread(missing):
-        pytest.skip(reason)
     async with TunLink() as link:
         link.change(UP, DOWN, delay_s=0.02)
         process = server_process(
@@ -140,13 +145,13 @@ async def test_sound_is_back_soon_after_a_hole(tmp_path: Path) -> None:
 
         async def holes() -> None:
             for seconds in (5.0, 2.0, 3.0):
-                await asyncio.sleep(2.0)
+                await asyncio.sleep(1.5)
                 link.hole(UP, DOWN)
                 await asyncio.sleep(seconds)
                 link.heal()
                 healed.append(time.monotonic())
 
-        heard = await _Script(link, url).run(SENTENCE * 9, holes)
+        heard = await _Script(link, url).run(SENTENCE * 6, holes)
     check_digests(heard)
     waits = [heard.sound_after(moment) for moment in healed]
     assert len(waits) == 3
@@ -157,8 +162,22 @@ async def test_sound_is_back_soon_after_a_hole(tmp_path: Path) -> None:
     assert all(before < after for before, after in pairwise(ends))
 
 
-@pytest.mark.parametrize("delay_s", [0.0005, 0.15])
-async def test_a_calm_link_stays_in_stream_mode(tmp_path: Path, delay_s: float) -> None:
+async def test_links_without_holes(tmp_path: Path) -> None:
+    """Side by side, because they mostly wait."""
+    scenes: tuple[Callable[[Path], Awaitable[None]], ...] = (
+        partial(a_calm_link_stays_in_stream_mode, delay_s=0.0005),
+        partial(a_calm_link_stays_in_stream_mode, delay_s=0.15),
+        a_link_that_becomes_too_narrow_makes_blocks,
+        packets_that_get_lost_are_tcp_s_business,
+    )
+    folders = [tmp_path / str(number) for number in range(len(scenes))]
+    for folder in folders:
+        folder.mkdir()
+    await asyncio.gather(*(each(folder) for each, folder in zip(scenes, folders, strict=True)))
+
+
+async def a_calm_link_stays_in_stream_mode(tmp_path: Path, delay_s: float) -> None:
+    """Near and far."""
     async with link_and_server(tmp_path) as (link, url):
         link.change(UP, DOWN, delay_s=delay_s)
         heard = await _Script(link, url).run(SENTENCE * 3, _nothing)
@@ -171,14 +190,15 @@ async def _nothing() -> None:
     """The link stays as it is."""
 
 
-async def test_a_link_that_becomes_too_narrow_makes_blocks(tmp_path: Path) -> None:
+async def a_link_that_becomes_too_narrow_makes_blocks(tmp_path: Path) -> None:
+    """PCM of 384 kbit/s, of which 200 are left after a second."""
     async with link_and_server(tmp_path) as (link, url):
 
         async def narrow() -> None:
             await asyncio.sleep(1.0)
             link.change(DOWN, rate=200_000 / 8)
 
-        heard = await _Script(link, url).run(SENTENCE * 3, narrow, format="auto")
+        heard = await _Script(link, url).run(SENTENCE * 2, narrow, format="auto")
     check_lengths(heard)
     assert heard.modes[0].mode == "block"
     assert heard.line.resumes == 0
@@ -190,7 +210,8 @@ def check_lengths(heard: Paced) -> None:
     assert len(heard.pcm) == 2 * heard.done.samples
 
 
-async def test_packets_that_get_lost_are_tcp_s_business(tmp_path: Path) -> None:
+async def packets_that_get_lost_are_tcp_s_business(tmp_path: Path) -> None:
+    """One in fifty, both ways."""
     async with link_and_server(tmp_path) as (link, url):
 
         async def lossy() -> None:
