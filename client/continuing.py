@@ -160,11 +160,12 @@ class Continuing(Writing):
                 return []
 
     def _resumed(self, message: s.Resumed, connection: int, now: float) -> list[Effect]:
-        if message.generation <= self.generation or message.seq < self.window.acked:
+        if message.generation <= self.generation:
             raise ServerMisbehaved(
-                f"the server resumes generation {message.generation} at message {message.seq}, after generation "
-                f"{self.generation} and message {self.window.acked}"
+                f"the server resumes generation {message.generation} after generation {self.generation}"
             )
+        if message.seq < self.window.acked:
+            return self._lost_its_end(connection, now)
         effects = self._take_over(connection, now)
         if message.epoch != self._epoch:
             for entry in self._utterances.live.values():
@@ -179,6 +180,18 @@ class Continuing(Writing):
         for entry in self._utterances.live.values():
             entry.new_generation()
         return [*effects, *self._ack(now), *self._give_waiting(now), *self._give_backlog(now), RoomGrew()]
+
+    def _lost_its_end(self, connection: int, now: float) -> list[Effect]:
+        """A server that lost power has not all that it had taken, and does not know: only a new session can go on. Not
+        on this connection: it carries the old one.
+        """
+        reconnecting = self._reconnecting
+        self._gone = s.ResumeFailed("epoch")
+        effects: list[Effect] = [Drop(connection)]
+        if reconnecting.carrier is not None:
+            effects.append(Drop(reconnecting.carrier))
+            reconnecting.carrier = None
+        return effects + reconnecting.failed(connection, "the server lost some of the text", now)
 
     def _take_over(self, connection: int, now: float) -> list[Effect]:
         reconnecting = self._reconnecting

@@ -54,6 +54,7 @@ class Sessions:
         self._waiting_bytes = 0
         self._ended: OrderedDict[str, ResumeRefused] = OrderedDict()  # why they cannot be resumed
         self._ending: set[asyncio.Task[None]] = set()
+        self._restoring = asyncio.Semaphore(1)  # it takes memory, and time from the others
         self._claiming: dict[str, asyncio.Task[LiveSession | None]] = {}
         self._stopping = False
 
@@ -156,7 +157,12 @@ class Sessions:
             raise ResumeRefused("auth")  # it is not worth the work
         epoch = claim.epoch - FIRST_EPOCH
         try:
-            restored = await asyncio.to_thread(restore, claim.lines, policy, pool.capabilities, epoch=epoch, now=now)
+            async with self._restoring:
+                restored = await asyncio.to_thread(
+                    restore, claim.lines, policy, pool.capabilities, epoch=epoch, now=now
+                )
+            if restored.id != session:
+                raise CannotRestore("the journal is another session's")
         except CannotRestore as error:
             log.warning("a session cannot be restored", session=session, reason=str(error))
             raise ResumeRefused("epoch") from None

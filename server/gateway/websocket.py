@@ -208,8 +208,12 @@ class WebSocketConnection:
     async def _resume(self, message: c.Resume) -> NoReturn:
         """Carry a session that lost its connection. Raises _Switched, or ResumeRefused."""
         assert self._principal is not None
-        live = await self._sessions.resume(message, self._principal, self, self._pool, self._policy)
-        self._live.drop()
+        self._live.drop()  # its time for `open` must not run out while a session is being restored
+        try:
+            live = await self._sessions.resume(message, self._principal, self, self._pool, self._policy)
+        except ResumeRefused:
+            self._live = self._fresh()
+            raise
         self._live, self._known = live, True
         if live.failure is not None:
             self._failed.set()

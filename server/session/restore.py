@@ -1,9 +1,11 @@
 """A session from its journal: the text is cut again exactly as before; its audio waits until the client comes back."""
 
+import re
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from itertools import islice
+from typing import Any, Final
 
 from protocol import client_messages as c
 from protocol import limits
@@ -23,6 +25,8 @@ from server.session.utterance import Utterance
 from server.session.verifying import KnownSegment, KnownUtterance, Restored
 from server.session.work import Work
 
+MAX_RECORDS: Final = 400_000  # of one journal: a day of speech, and about 100 MB while it is read
+
 
 class CannotRestore(ValueError):
     """A journal does not hold together, or asks for what this server no longer has."""
@@ -33,7 +37,9 @@ def restore(
 ) -> "RestoredSession":
     """The session, without a connection. Raises CannotRestore."""
     try:
-        records = [journal.read(line) for line in lines]
+        records = [journal.read(line) for line in islice(lines, MAX_RECORDS + 1)]
+        if len(records) > MAX_RECORDS:
+            raise ValueError(f"it has more than {MAX_RECORDS} records")
         if not records or records[0][0] != journal.OPEN:
             raise ValueError("it does not begin with `open`")
         session = RestoredSession(records[0][1], policy, capabilities, epoch, now)
@@ -201,6 +207,10 @@ class RestoredSession(Session):
         self._token_hashes, self.generation = list(hashes), generation
 
 
+def _are_hashes(values: Sequence[Any]) -> bool:
+    return bool(values) and all(isinstance(each, str) and re.fullmatch("[0-9a-f]{64}", each) for each in values)
+
+
 class _Replay:
     """Reads a journal's records, in order."""
 
@@ -215,34 +225,42 @@ class _Replay:
     def _one(self, kind: str, values: list[Any]) -> None:
         session = self.session
         match kind, values:
-            case journal.MESSAGE, [text]:
+            case journal.MESSAGE, [str(text)]:
                 session.take_again(decode_client(text))
-            case journal.FLUSH, [number]:
+            case journal.FLUSH, [int(number)]:
                 if (utterance := session.unfinished_utterance(number)) is not None:
                     utterance.segmenter.flush(soft=True)
                     utterance.clock_flushed = True
-            case journal.SEGMENT, [number, segment, start, end, first_sample, mode, chunk_ms]:
+            case journal.SEGMENT, [
+                int(number),
+                int(segment),
+                int(start),
+                int(end),
+                int(first_sample),
+                "stream" | "block" as mode,
+                list(chunk_ms),
+            ]:
                 if (utterance := session.unfinished_utterance(number)) is not None:
                     plan = RenderPlan(mode=mode, chunk_ms=tuple(chunk_ms))
                     self._segment(utterance, segment, (start, end, first_sample), plan)
-            case journal.CRC, [number, end_sample, crc]:
+            case journal.CRC, [int(number), int(end_sample), int(crc)]:
                 self._known(number).chunks.append((end_sample, crc))
-            case journal.END, [number, segment, samples, digest]:
+            case journal.END, [int(number), int(segment), int(samples), str(digest)]:
                 if (utterance := session.unfinished_utterance(number)) is not None:
                     known = self._known(number).segments[segment]
                     known.samples, known.digest = samples, bytes.fromhex(digest)
                     utterance.segments, utterance.open_segment = segment + 1, None
                     utterance.samples += samples
-            case journal.DONE, [number, samples, digest, statistics]:
+            case journal.DONE, [int(number), int(samples), str(digest), dict(statistics)]:
                 self._known(number).done = Done(0, number, samples, digest, "", statistics)
                 session.rendered_before(number)
-            case journal.GONE, [number]:
+            case journal.GONE, [int(number)]:
                 session.gone_before(number)
-            case journal.ACK, [number, next_sample, played_sample, complete]:
+            case journal.ACK, [int(number), int(next_sample), int(played_sample), bool(complete)]:
                 session.acked_before(number, next_sample, played_sample, complete=complete)
-            case journal.TOKEN, [*hashes, generation] if hashes and all(isinstance(each, str) for each in hashes):
+            case journal.TOKEN, [*hashes, int(generation)] if _are_hashes(hashes) and 0 < generation <= limits.U32:
                 session.token_before(hashes, generation)
-            case journal.CODEC, [number, sample]:
+            case journal.CODEC, [int(number), int() | None as sample]:
                 if (utterance := session.unfinished_utterance(number)) is not None:
                     utterance.opus_from = sample
             case _:

@@ -1,5 +1,7 @@
 """The returning side of a session: its connection is lost, and a client comes back on another one."""
 
+from typing import Final
+
 from protocol import client_messages as c
 from protocol import limits
 from protocol import server_messages as s
@@ -11,6 +13,8 @@ from server.session.policy import Policy
 from server.session.refusal import ResumeRefused
 from server.session.ring import RangeError
 from server.session.tokens import MAX_TOKENS, hash_token, is_token
+
+MAX_EVENT: Final = limits.U53 // 2  # no session has so many: after a restart the client alone knows how many it had
 
 
 class ReturningSide(AckingSide):
@@ -49,6 +53,8 @@ class ReturningSide(AckingSide):
             raise ResumeRefused("epoch")
         if message.generation_seen > self.generation or message.played_sample > message.next_sample:
             raise ResumeRefused("range")
+        if (message.next_sample and not message.utterance) or message.events_seen > MAX_EVENT:
+            raise ResumeRefused("range")
         self._go_on(message)
         self._tell_of(self._delivery.resumed(now, self._paused))
         self.generation += 1
@@ -73,8 +79,8 @@ class ReturningSide(AckingSide):
         assert self.config is not None
         place = (message.utterance, message.next_sample)
         current = self._sending.get(message.utterance)
-        if current is not None and message.next_sample < current.acked:
-            raise ResumeRefused("range")  # it confirmed more
+        if current is not None and not current.acked <= message.next_sample <= current.furthest:
+            raise ResumeRefused("range")  # it confirmed more, or never got so much
         opus = self.config.codec is Codec.OPUS or (current is not None and current.opus_from is not None)
         preroll = self.config.open.sample_rate * limits.OPUS_PREROLL_MS // 1000
         lost_decoder = opus and current is not None and not message.have_decoder and message.next_sample > 0

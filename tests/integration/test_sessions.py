@@ -324,9 +324,11 @@ async def test_a_client_that_leaves_while_its_session_is_restored_finds_it(
         client.url, client.event = url_of(server), 0
         await client.connect()
         await client.send(client.asks())
-        assert await client.closed() == 1008  # the time to open is over
+        await asyncio.sleep(0.5)  # restoring it takes longer than a client has to open a session: that is not its fault
+        client.vanish()
+        await client.connect()
         slow.set()
-        assert isinstance(await client.resume(), s.Resumed)
+        assert isinstance(await client.ask(), s.Resumed)
         await client.until(s.Done)
         client.vanish()
 

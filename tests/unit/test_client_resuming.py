@@ -430,8 +430,7 @@ def test_gaps_that_are_far_apart_are_asked_for_again() -> None:
 
 
 @pytest.mark.parametrize("resumed", [
-    s.Resumed(1, 0, 1, 2_880, 0, "t", "stream", 3, 1_000), s.Resumed(2, 0, 1, 2_880, 0, "t", "stream", 2, 1_000),
-    s.Resumed(2, 0, 1, 2_880, 0, "t", "stream", 9, 1_000),
+    s.Resumed(1, 0, 1, 2_880, 0, "t", "stream", 3, 1_000), s.Resumed(2, 0, 1, 2_880, 0, "t", "stream", 9, 1_000),
 ])  # fmt: skip
 def test_a_resumed_that_contradicts_is_refused(resumed: s.Resumed) -> None:
     show, _ = speaking()
@@ -439,6 +438,18 @@ def test_a_resumed_that_contradicts_is_refused(resumed: s.Resumed) -> None:
     show.connect()
     show.feed(resumed, connection=1)
     assert isinstance(show.failure, ServerMisbehaved)
+
+
+def test_a_server_that_lost_the_end_of_its_journal_is_asked_for_a_new_session() -> None:
+    """On another connection: this one carries the session that cannot go on."""
+    show, _ = speaking()
+    show.lose()
+    show.connect()
+    show.feed(s.Resumed(2, 1, 1, 2_880, 0, "t", "stream", 2, 1_000), connection=1)
+    assert show.failure is None
+    assert 1 in show.dropped
+    show.until(show.now + 1.0)
+    assert isinstance(show.connect(), c.Open)
 
 
 # ---- a restarted server, another format ----

@@ -1,6 +1,7 @@
 """A session whose process is killed goes on in another one, from its journal, at the very next sample."""
 
 import random
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -328,3 +329,38 @@ def test_whose_it_is_can_be_told_without_restoring_it() -> None:
     assert belongs_to(journaled.lines, "ann", "t")  # the answer with the new one may be lost
     assert belongs_to(journaled.lines, "ann", journaled.driver.session._new_token)
     assert belongs_to([b'["open"', b'["token"]'], "bob", "x")  # no journal at all: reading on says so
+
+
+OPENED = b'["open","s","ann","{\\"type\\":\\"open\\"}","00"]'
+START = b'["message","{\\"type\\":\\"start\\",\\"seq\\":1,\\"utterance\\":1}"]'
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'["message","{\\"type\\":\\"text\\",\\"seq\\":1,\\"text\\":\\"no start\\"}"]',
+        b'["token","abc"]',
+        b'["token","00",1]',
+        b'["token",null,1]',
+        b'["token","' + b"0" * 64 + b'",99999999999999999999]',
+        b'["ack","a",0,0,true]',
+        b'["codec",1,"x"]',
+        b'["segment",1,0,0,1,0,"shout",[]]',
+        b'["crc",1,1,"x"]',
+    ],
+)
+def test_a_record_of_the_wrong_kind_is_refused_when_it_is_read(line: bytes) -> None:
+    """Not when the client comes back."""
+    lines = [OPENED, line] if b"no start" in line else [OPENED, START, line]
+    with pytest.raises(CannotRestore):
+        restore(lines, POLICY, capabilities(), epoch=1, now=0.0)
+
+
+def test_a_journal_without_end_is_not_read_to_the_end() -> None:
+    def endless() -> Iterator[bytes]:
+        yield OPENED
+        while True:
+            yield b'["crc",1,1,1]'
+
+    with pytest.raises(CannotRestore, match="more than 400000 records"):
+        restore(endless(), POLICY, capabilities(), epoch=1, now=0.0)

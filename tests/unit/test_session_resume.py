@@ -131,6 +131,7 @@ def test_a_client_that_took_half_a_frame_gets_the_other_half() -> None:
         ({"next_sample": 10**9}, "range"),
         ({"utterance": 2, "next_sample": 0}, "range"),
         ({"events_seen": 10**6}, "range"),
+        ({"utterance": 0, "next_sample": 5}, "range"),
         ({"generation_seen": 7}, "range"),
         ({"epoch": 1}, "epoch"),
         ({"played_sample": 10**9}, "range"),
