@@ -14,7 +14,7 @@ from client.errors import Busy, ClientError, Gap, ServerError, ServerLost, Serve
 from client.watchdog import LATE_TICK_S
 from client.writing import SOFT_FLUSH_S
 from protocol import server_messages as s
-from protocol.client_messages import Open, Ping
+from protocol.client_messages import Ack, Open, Ping
 from protocol.errors import ProtocolError
 from protocol.frames import AudioFrame
 
@@ -63,7 +63,7 @@ class SessionState(Continuing):
         if not isinstance(message, s.Heartbeat | s.Pong):
             self._watchdog.step(now)
         try:
-            return effects + self._take(message, now)
+            return effects + self._with_acks(self._take(message, now))
         except Gap as gap:
             return effects + self._gap(gap, now)
         except ClientError as error:
@@ -83,7 +83,7 @@ class SessionState(Continuing):
             return effects + self._fail(error)
         if taken:
             self._progress()
-        return effects + (taken or [])
+        return effects + self._with_acks(taken or [])
 
     def bad_message(self, error: ProtocolError, now: float, connection: int = 0) -> list[Effect]:
         """The server sent something that does not decode."""
@@ -225,6 +225,12 @@ class SessionState(Continuing):
         self._probed = True
         self._probe += 1
         return [Send(Ping(self._probe))]
+
+    def _with_acks(self, effects: list[Effect]) -> list[Effect]:
+        """Nothing is acked on a connection that may not hear, while another one asks to go on from less."""
+        if not self.is_out:
+            return effects
+        return [each for each in effects if not (isinstance(each, Send) and isinstance(each.message, Ack))]
 
     def _progress(self) -> None:
         """Something new came."""
