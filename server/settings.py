@@ -79,6 +79,24 @@ class Settings:
         default_factory=cpu_count,
         metadata=option(WholeNumber(1, 1024), "threads the engine may use", default="number of CPUs"),
     )
+    workers: int = field(
+        default=0,
+        metadata=option(
+            WholeNumber(0, 256), "worker processes, each with an engine of its own; 0: engine threads in this process"
+        ),
+    )
+    worker_devices: str = field(
+        default="",
+        metadata=option(
+            Text("device numbers with commas between them"), "CUDA devices, given to the workers in turn", default="-"
+        ),
+    )
+    step_timeout_s: float = field(
+        default=5.0, metadata=option(Number(0.5, 600), "a step of the engine that takes longer hangs")
+    )
+    gateways: int = field(
+        default=1, metadata=option(WholeNumber(1, 64), "processes that serve connections on the one port")
+    )
     default_voice: str | None = field(
         default=None, metadata=option(Text(), "voice of clients that name none", default="the engine's first")
     )
@@ -143,7 +161,35 @@ class Settings:
         default=False, metadata=option(Flag(), "force the store to disk at each write: survives a loss of power, too")
     )
     no_text_at_rest: bool = field(default=False, metadata=option(Flag(), "refuse settings that write texts to disk"))
-    max_sessions: int = field(default=256, metadata=option(WholeNumber(1, 100_000), "sessions at the same time"))
+    max_sessions: int = field(default=4096, metadata=option(WholeNumber(1, 100_000), "sessions at the same time"))
+    max_streams: float = field(
+        default=0.0,
+        metadata=option(
+            Number(0, 100_000), "sessions that speak at the same time; 0: as many as the engine was measured to feed"
+        ),
+    )
+    sessions_per_principal: int = field(
+        default=0, metadata=option(WholeNumber(0, 100_000), "sessions of one principal at the same time; 0: no bound")
+    )
+    session_rate: float = field(
+        default=0.0, metadata=option(Number(0, 10_000), "new sessions a second of one principal; 0: no bound")
+    )
+    session_burst: int = field(
+        default=20, metadata=option(WholeNumber(1, 100_000), "new sessions of one principal at once, with a rate")
+    )
+    quota_chars: int = field(
+        default=0, metadata=option(WholeNumber(0, 10**12), "characters of one principal in a quota window; 0: no bound")
+    )
+    quota_audio_s: float = field(
+        default=0.0,
+        metadata=option(Number(0, 10**9), "seconds of audio of one principal in a quota window; 0: no bound"),
+    )
+    quota_window_s: float = field(
+        default=3600.0, metadata=option(Number(1, 31_536_000), "the time in which a used-up quota fills again")
+    )
+    log_sample_percent: float = field(
+        default=1.0, metadata=option(Number(0, 100), "share of ordinary sessions that are logged in full detail")
+    )
     drain_timeout_s: float = field(
         default=3.0, metadata=option(Number(0, 600), "how long a stopping server lets sessions finish")
     )

@@ -4,6 +4,8 @@ A pool takes a segment of *source* text and gives s16 samples at the session's r
 and resampling all happen where the engine runs, off the event loop.
 """
 
+from dataclasses import dataclass
+from math import inf
 from typing import Protocol, Self
 
 from server.engines.base import Capabilities
@@ -11,19 +13,78 @@ from server.engines.rendering import RenderedChunk, SegmentRequest
 
 
 class WorkerLost(Exception):
-    """The worker died; the segment can go on elsewhere from its next sample."""
+    """The worker died or hangs, and no other one could go on. The segment can be rendered again later, from its next
+    sample.
+    """
+
+
+class Busy(Exception):
+    """The pool can take no segment now: it starts, stops, or has lost every worker. Try again after `retry_after_s`."""
+
+    def __init__(self, message: str, retry_after_s: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+@dataclass(frozen=True, slots=True)
+class Urgency:
+    """Why a stream's next chunk is wanted. `due`: when its listener runs dry (event loop time; inf: it only collects
+    audio). `first`: nothing of this utterance is heard yet.
+    """
+
+    due: float = inf
+    first: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """What a pool can do now, as measured.
+
+    `streams`: how many can be fed in real time (0.0: not known yet). `first_chunk_s`: engine time of a first chunk.
+    `waiting`, `waiting_first`: streams that wait for a step, and those of them that nothing is heard of yet. `late_s`:
+    how late the latest chunk of the last seconds came, measured against its `due` (0.0: all in time). `workers`:
+    engines at work.
+    """
+
+    streams: float = 0.0
+    first_chunk_s: float = 0.0
+    waiting: int = 0
+    waiting_first: int = 0
+    late_s: float = 0.0
+    workers: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """One step of an engine: seconds it took, jobs it served, audio it made, and the share of padding in its batch."""
+
+    seconds: float
+    jobs: int
+    audio_s: float
+    first: bool = False  # a job's first step was among them
+    padding: float = 0.0
+
+
+class PoolObserver(Protocol):
+    """Who wants to know what a pool does. Called on the event loop."""
+
+    def stepped(self, report: StepReport) -> None:
+        """After a step of an engine."""
+
+    def worker_lost(self, reason: str) -> None:
+        """A worker died (`died`), or hung (`hung`) and was ended. Its segments go on elsewhere."""
 
 
 class SegmentStream(Protocol):
     """The chunks of one segment. Asking for the next one is what makes the engine work on it."""
 
-    deadline: float
-    """When the listener runs dry (event loop time); among streams that wait the earliest is served first."""
+    urgency: Urgency
+    """Of the next chunk. Set it before asking; the default is the least urgent."""
 
     def __aiter__(self) -> Self: ...
 
     async def __anext__(self) -> RenderedChunk:
-        """Raises EngineError or WorkerLost where the segment cannot be rendered."""
+        """Raises EngineError, WorkerLost or Busy where the segment cannot be rendered."""
 
     def cancel(self) -> None:
         """Stop working on it, at the engine's next step at the latest. Harmless when it has ended."""
@@ -35,8 +96,16 @@ class EnginePool(Protocol):
     @property
     def capabilities(self) -> Capabilities: ...
 
-    def synthesize(self, request: SegmentRequest, start_sample: int = 0) -> SegmentStream:
-        """Render one segment. Samples before `start_sample` (requested rate) are left out."""
+    def capacity(self) -> Capacity:
+        """What it can do now. Cheap: it may be asked for with every new session."""
+
+    def synthesize(self, request: SegmentRequest, start_sample: int = 0, *, principal: str = "") -> SegmentStream:
+        """Render one segment for `principal`, with whom others share fairly. Samples before `start_sample` (requested
+        rate) are left out.
+        """
+
+    async def drain(self) -> None:
+        """Take no new segment (Busy), and return when those at work are finished."""
 
     async def close(self) -> None:
         """Cancel everything and free the engine."""

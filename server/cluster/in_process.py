@@ -19,6 +19,7 @@ import numpy as np
 import structlog
 
 from server.audio.chain import SegmentChain
+from server.cluster.base import Capacity, Urgency
 from server.engines.base import (
     Capabilities,
     Chunk,
@@ -56,7 +57,7 @@ class _Stream:
     """One segment: what the session awaits and what an engine thread works on."""
 
     def __init__(self, pool: "InProcessPool", request: SegmentRequest, start_sample: int) -> None:
-        self.deadline = 0.0
+        self.urgency = Urgency()
         self.request = request
         self.cancelled = False
         self.running = False
@@ -136,7 +137,14 @@ class InProcessPool:
         """Streams that wait for an engine thread."""
         return len(self._ready)
 
-    def synthesize(self, request: SegmentRequest, start_sample: int = 0) -> _Stream:
+    def capacity(self) -> Capacity:
+        """See EnginePool."""
+        return Capacity(waiting=len(self._ready))
+
+    async def drain(self) -> None:
+        """See EnginePool."""
+
+    def synthesize(self, request: SegmentRequest, start_sample: int = 0, *, principal: str = "") -> _Stream:
         """Render one segment; see EnginePool."""
         return _Stream(self, request, start_sample)
 
@@ -156,7 +164,7 @@ class InProcessPool:
         with self._changed:
             if self._closing:
                 raise EngineError("the server is stopping", transient=True)
-            heapq.heappush(self._ready, (stream.deadline, next(self._order), stream))
+            heapq.heappush(self._ready, (stream.urgency.due, next(self._order), stream))
             self._changed.notify()
 
     def _forget(self, stream: _Stream) -> None:

@@ -5,13 +5,12 @@ from collections.abc import Callable
 from functools import partial
 
 from server.audio.wire import CodedAudio, WireCoder
-from server.cluster.base import EnginePool, SegmentStream, WorkerLost
+from server.cluster.base import EnginePool, SegmentStream, Urgency, WorkerLost
 from server.engines.base import EngineError
 from server.engines.rendering import RenderedChunk
 from server.gateway.turns import Turns
 from server.session import Session, SpeakSegment, SpeakSilence, Work
 
-FIRST_CHUNK_BONUS_S = 0.25  # a first sound goes before listeners who ran dry less than this before it was asked for
 SILENCE_PIECE_MS = 1_000  # silence is placed in pieces, so that it waits for room like speech does
 
 
@@ -76,19 +75,21 @@ class Renderer:
         stream = self._pool.synthesize(work.request)
         self._stream, self._work = stream, work
         try:
-            # Without slack nothing is heard yet. The deadline is a time like any other, so it ages: many first chunks
-            # cannot starve a listener who is already dry.
-            stream.deadline = self._loop.time() + (self._session.slack_s or -FIRST_CHUNK_BONUS_S)
+            stream.urgency = self._urgency()
             async for chunk in stream:
                 fresh = self._session.fresh(work, chunk.pcm)
                 coded = await self._code(coder, partial(coder.push, fresh))
                 await self._place(work, chunk, coded)
                 if not self._session.is_current(work):
                     return
-                stream.deadline = self._loop.time() + self._session.slack_s
+                stream.urgency = self._urgency()
         finally:
             self._stream = self._work = None
             stream.cancel()
+
+    def _urgency(self) -> Urgency:
+        slack_s = self._session.slack_s
+        return Urgency(self._loop.time() + slack_s, first=not slack_s)
 
     async def _place(self, work: Work, chunk: RenderedChunk, coded: list[CodedAudio]) -> None:
         """Hand audio over, then wait while there is no room for more."""
