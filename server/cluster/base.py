@@ -5,11 +5,22 @@ and resampling all happen where the engine runs, off the event loop.
 """
 
 from dataclasses import dataclass
-from math import inf
 from typing import Protocol, Self
 
 from server.engines.base import Capabilities
 from server.engines.rendering import RenderedChunk, SegmentRequest
+from server.scheduler.ticket import StepReport, Urgency
+
+__all__ = [
+    "Busy",
+    "Capacity",
+    "EnginePool",
+    "PoolObserver",
+    "SegmentStream",
+    "StepReport",
+    "Urgency",
+    "WorkerLost",
+]
 
 
 class WorkerLost(Exception):
@@ -24,16 +35,6 @@ class Busy(Exception):
     def __init__(self, message: str, retry_after_s: float = 1.0) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
-
-
-@dataclass(frozen=True, slots=True)
-class Urgency:
-    """Why a stream's next chunk is wanted. `due`: when its listener runs dry (event loop time; inf: it only collects
-    audio). `first`: nothing of this utterance is heard yet.
-    """
-
-    due: float = inf
-    first: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,17 +53,6 @@ class Capacity:
     waiting_first: int = 0
     late_s: float = 0.0
     workers: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class StepReport:
-    """One step of an engine: seconds it took, jobs it served, audio it made, and the share of padding in its batch."""
-
-    seconds: float
-    jobs: int
-    audio_s: float
-    first: bool = False  # a job's first step was among them
-    padding: float = 0.0
 
 
 class PoolObserver(Protocol):

@@ -1,0 +1,49 @@
+"""What streams tell the scheduler, and what a step tells everybody. Pure values."""
+
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from math import inf
+
+
+@dataclass(frozen=True, slots=True)
+class Urgency:
+    """Why a stream's next chunk is wanted. `due`: when its listener runs dry (inf: it is in no hurry at all). `first`:
+    nothing is being heard, so that every moment is silence.
+    """
+
+    due: float = inf
+    first: bool = False
+
+
+class Place(Enum):
+    """Where a stream stands."""
+
+    IDLE = auto()  # nobody asked for its next chunk
+    WAITING = auto()
+    RUNNING = auto()  # a step works on it
+    GONE = auto()  # cancelled or complete
+
+
+@dataclass(eq=False, slots=True)
+class Ticket:
+    """One stream's place in the schedule. `size` is what a batch is padded by: its segment's length in tokens."""
+
+    principal: str = ""
+    size: int = 1
+    urgency: Urgency = field(default_factory=Urgency)
+    place: Place = Place.IDLE
+    begun: bool = False  # a step of it was run
+    asked_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """One step of an engine: seconds it took, jobs it served, seconds of audio it made, and the share of padding in its
+    batch. `first`: it was the first step of a job.
+    """
+
+    seconds: float
+    jobs: int
+    audio_s: float
+    first: bool = False
+    padding: float = 0.0
