@@ -11,7 +11,7 @@ from websockets.asyncio.server import ServerConnection
 
 from protocol.media.opus import OpusUnavailableError, load_opuslib
 from server.background import end_process, in_daemon_thread
-from server.cluster import InProcessPool
+from server.cluster import InProcessPool, StepReport
 from server.engines import Capabilities, EngineError, registry
 from server.gateway.auth import Principals
 from server.gateway.http import build_app
@@ -109,8 +109,11 @@ class Server:
         voice = settings.default_voice or known[0]
         if voice not in known:
             raise ValueError(f"default_voice must be one of {', '.join(known)}, not {voice!r}")
-        self.pool = InProcessPool(engine, threads=settings.engine_threads, on_step=self._on_step)
-        self.metrics.engine_queue.set_function(lambda: self.pool.waiting if self.pool else 0)
+        self.pool = InProcessPool(
+            engine, threads=settings.engine_threads, observer=self, step_timeout_s=settings.step_timeout_s
+        )
+        await self.pool.calibrate()
+        self.metrics.engine_queue.set_function(lambda: self.pool.capacity().waiting if self.pool else 0)
         self._policy = Policy(
             default_voice=voice,
             open_timeout_s=settings.open_timeout_s,
@@ -134,8 +137,15 @@ class Server:
             name = self.settings.engine
             raise EngineError(f"the engine {name} cannot start: {type(error).__name__}: {error}") from error
 
-    def _on_step(self, seconds: float, jobs: int) -> None:
-        self.metrics.step_seconds.labels(engine=self.settings.engine).observe(seconds)
+    # What its pool tells (PoolObserver)
+
+    def stepped(self, report: StepReport) -> None:
+        """See PoolObserver."""
+        self.metrics.step_seconds.labels(engine=self.settings.engine).observe(report.seconds)
+
+    def worker_lost(self, reason: str) -> None:
+        """See PoolObserver."""
+        log.warning("an engine worker is lost", reason=reason)
 
     def _on_journal(self, activity: Activity) -> None:
         self.metrics.journal_bytes.inc(activity.bytes)

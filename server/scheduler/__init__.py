@@ -1,4 +1,4 @@
-"""Who synthesises next, and who may come in. Pure: it decides, `server.cluster` runs the steps, `server.gateway` answers.
+"""Who synthesises next, and who may come in. Pure decisions: `server.cluster` runs the steps, `server.gateway` answers.
 
 `scheduler.py` picks the streams of the next engine step, `fairness.py` shares the engine between principals,
 `costs.py` learns what steps cost. Admission builds on the same costs.

@@ -5,16 +5,18 @@ what it took to `apply`. Nothing is planned further ahead, so whatever came mean
 
 | who waits | when it goes | among its kind |
 |---|---|---|
-| a listener about to run dry, or a first sound that waited long | at once | whoever runs dry soonest; once one has run dry, whoever's principal had least |
-| a first sound | next | whoever's principal had least, then first come |
-| a listener with sound for a while | then | whoever runs dry soonest |
-| read-ahead | last | whoever's principal had least |
+| a listener about to run dry, a first sound that waited long | at once | soonest dry; once one is dry: least had |
+| a first sound | next | least had, then first come |
+| a listener with sound for a while | then | soonest dry |
+| read-ahead | last | least had |
+
+"Least had": whose principal had least of the engine lately.
 """
 
 import heapq
 import itertools
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -52,16 +54,26 @@ class Outcome:
 class _Queue:
     """Who of one principal waits."""
 
-    first: deque[Ticket] = field(default_factory=deque)
+    first: deque[tuple[int, Ticket]] = field(default_factory=deque)
     playing: list[tuple[float, int, Ticket]] = field(default_factory=list)  # a heap
 
     def tidy(self) -> bool:
-        """Let go of those who left meanwhile; whether anybody is left."""
-        while self.first and self.first[0].place is not Place.WAITING:
+        """Let go of those who left or were served meanwhile; whether anybody is left."""
+        while self.first and not _waits(*self.first[0]):
             self.first.popleft()
-        while self.playing and self.playing[0][2].place is not Place.WAITING:
+        while self.playing and not _waits(*self.playing[0][1:]):
             heapq.heappop(self.playing)
         return bool(self.first or self.playing)
+
+    def tickets(self) -> Iterator[Ticket]:
+        """All of them, in no order."""
+        yield from (ticket for number, ticket in self.first if _waits(number, ticket))
+        yield from (ticket for _, number, ticket in self.playing if _waits(number, ticket))
+
+
+def _waits(number: int, ticket: Ticket) -> bool:
+    """Whether an entry still stands for its ticket, which may wait anew with another one."""
+    return ticket.place is Place.WAITING and ticket.number == number
 
 
 class Scheduler:
@@ -85,14 +97,14 @@ class Scheduler:
     def submit(self, ticket: Ticket, now: float) -> None:
         """A stream asks for its next chunk."""
         assert ticket.place is Place.IDLE
-        ticket.place, ticket.asked_at = Place.WAITING, now
+        ticket.place, ticket.asked_at, ticket.number = Place.WAITING, now, next(self._order)
         self._returning.discard(ticket)
         self._count(ticket, 1)
         queue = self._queues.setdefault(ticket.principal, _Queue())
         if ticket.urgency.first:
-            queue.first.append(ticket)
+            queue.first.append((ticket.number, ticket))
         else:
-            heapq.heappush(queue.playing, (ticket.urgency.due, next(self._order), ticket))
+            heapq.heappush(queue.playing, (ticket.urgency.due, ticket.number, ticket))
 
     def withdraw(self, ticket: Ticket) -> bool:
         """A stream is cancelled. Whether its job can be let go now; a running one is named by `apply`."""
@@ -139,7 +151,7 @@ class Scheduler:
         if urgent:
             missed = [ticket for due, ticket in urgent if due < now]
             return self._fairest(missed) if missed else min(urgent, key=lambda each: each[0])[1]
-        first = [queue.first[0] for queue in self._queues.values() if queue.first]
+        first = [queue.first[0][1] for queue in self._queues.values() if queue.first]
         if first:
             return self._fairest(first)
         playing = [queue.playing[0] for queue in self._queues.values()]
@@ -150,8 +162,10 @@ class Scheduler:
         """Those of a principal that must go at once, with their time."""
         if queue.playing and queue.playing[0][0] <= now + self.critical_s:
             yield queue.playing[0][0], queue.playing[0][2]
-        if queue.first and queue.first[0].asked_at + FIRST_PATIENCE_S <= now:
-            yield queue.first[0].asked_at + FIRST_PATIENCE_S, queue.first[0]
+        if queue.first:
+            ticket = queue.first[0][1]
+            if ticket.asked_at + FIRST_PATIENCE_S <= now:
+                yield ticket.asked_at + FIRST_PATIENCE_S, ticket
 
     @property
     def critical_s(self) -> float:
@@ -168,7 +182,7 @@ class Scheduler:
         """`head` and those that fit beside it: the most urgent first, and never more padding than is worth it."""
         others = heapq.nsmallest(
             4 * self._batch_max,
-            (ticket for queue in self._queues.values() for ticket in _waiting(queue) if ticket is not head),
+            (ticket for queue in self._queues.values() for ticket in queue.tickets() if ticket is not head),
             key=lambda ticket: (not ticket.urgency.first, ticket.urgency.due, ticket.asked_at),
         )
         batch = [head]
@@ -197,8 +211,8 @@ class Scheduler:
     # ---- learning ----
 
     def apply(self, plan: Plan, outcome: Outcome, now: float) -> tuple[StepReport, list[Ticket]]:
-        """A step ended. Returns what to report of it, and the streams whose jobs must be let go: cancelled meanwhile, or
-        in a step that raised.
+        """A step ended. Returns what to report, and the streams whose jobs must be let go: cancelled meanwhile, or in
+        a step that raised.
         """
         self._at_work -= 1
         batch = plan.batch
@@ -245,12 +259,3 @@ def padding(batch: Iterable[Ticket]) -> float:
     """The share of a batch that only fills up shorter segments."""
     sizes = [max(1, ticket.size) for ticket in batch]
     return 1 - sum(sizes) / (len(sizes) * max(sizes))
-
-
-def _waiting(queue: _Queue) -> Iterable[Ticket]:
-    for ticket in queue.first:
-        if ticket.place is Place.WAITING:
-            yield ticket
-    for _, _, ticket in queue.playing:
-        if ticket.place is Place.WAITING:
-            yield ticket

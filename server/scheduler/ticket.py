@@ -34,6 +34,7 @@ class Ticket:
     place: Place = Place.IDLE
     begun: bool = False  # a step of it was run
     asked_at: float = 0.0
+    number: int = 0  # of its latest ask
 
 
 @dataclass(frozen=True, slots=True)

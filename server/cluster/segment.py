@@ -1,0 +1,90 @@
+"""The engine's side of one segment: from a request to a job, from the job's events to PCM at the requested rate."""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from server.audio.chain import SegmentChain
+from server.engines.base import Chunk, Engine, EngineError, Job, Samples, Segment, SegmentFailed, StepEvent, WordTiming
+from server.engines.rendering import RenderedChunk, SegmentRequest
+from server.text.normaliser import normalise
+
+NOTHING: Final[Samples] = np.zeros(0, np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The segment is complete."""
+
+
+Result = RenderedChunk | End | Exception
+
+
+class SegmentWork:
+    """One rendering of a segment, without its samples before `start_sample` (requested rate).
+
+    Only one engine thread at a time works on it.
+    """
+
+    def __init__(self, request: SegmentRequest, start_sample: int, engine_rate: int) -> None:
+        self.job: Job | None = None
+        self._request = request
+        self._chain = SegmentChain(engine_rate, request.sample_rate, request.volume)
+        self._skip = start_sample
+        self._audio_s = 0.0
+
+    def take_audio_s(self) -> float:
+        """Seconds of audio that were made since it was asked last, whether left out or not."""
+        seconds, self._audio_s = self._audio_s, 0.0
+        return seconds
+
+    def begin(self, engine: Engine) -> Job:
+        """The engine's job, made at the first call. May raise whatever an engine or a text rule does."""
+        if self.job is None:
+            request = self._request
+            tokens = normalise(request.cut, lexicon=request.lexicon)
+            segment = Segment(
+                request.id,
+                tokens,
+                request.cut.boundary,
+                request.voice,
+                request.speed,
+                request.pitch,
+                request.instruct,
+            )
+            self.job = engine.prepare(segment, request.plan, None, request.seed)
+        return self.job
+
+    def results(self, event: StepEvent) -> list[Result]:
+        """An event as whoever listens sees it: gain, rate and sample format applied."""
+        if isinstance(event, SegmentFailed):
+            return [as_engine_error(event.error, transient=event.transient)]
+        if isinstance(event, Chunk):
+            pcm = self._chain.process(event.samples, last=False)
+            scale = self._chain.scale
+            words = tuple(
+                WordTiming(w.text, w.start, w.end, scale(w.first_sample), scale(w.end_sample)) for w in event.words
+            )
+        else:
+            pcm, words = self._chain.process(NOTHING, last=True), ()
+        self._audio_s += len(pcm) / 2 / self._request.sample_rate
+        if self._skip:
+            dropped = min(self._skip, len(pcm) // 2)
+            self._skip -= dropped
+            pcm = pcm[2 * dropped :]
+        results: list[Result] = [RenderedChunk(pcm, words)] if pcm or words else []
+        return results if isinstance(event, Chunk) else [*results, End()]
+
+
+def as_engine_error(error: Exception, *, transient: bool = False) -> EngineError:
+    """`error` as an EngineError, with the original as its cause. It is transient where it says so or `transient` does.
+
+    What escapes by accident is not: nothing is known about it.
+    """
+    if isinstance(error, EngineError):
+        error.transient = error.transient or transient
+        return error
+    wrapped = EngineError(f"{type(error).__name__}: {error}", transient=transient)
+    wrapped.__cause__ = error
+    return wrapped
