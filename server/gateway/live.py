@@ -65,7 +65,6 @@ class LiveSession:
         self.carrier: Carrier | None = None
         self.failure: Exception | None = None
         self.summary = Summary(session, metrics, pool.capabilities.name, "websocket")
-        session.on_switch = lambda switch: metrics.mode_switches.labels(mode=switch.mode, reason=switch.reason).inc()
         self.journal: Journal | None = None
         self.over = False
         self.counted_bytes = 0  # what `Sessions` counts for it while it is detached
@@ -132,7 +131,6 @@ class LiveSession:
     def sent(self) -> None:
         """A message went out: there may be room for more."""
         self._renderer.wake()
-        self.summary.sent()
 
     def drop(self) -> None:
         """Its connection carries another session from here on; this one never began."""

@@ -160,7 +160,6 @@ class Speech:
                     await self._something_new(rendering)
                     continue
                 self._renderer.wake()
-                self.summary.sent()
                 message = decode_server(data) if isinstance(data, str) else decode_frame(data)
                 if isinstance(message, s.Opened):
                     piece = self.body.begin(self._rate, message.pre_skip)

@@ -7,8 +7,9 @@ from typing import Literal
 import structlog
 
 from protocol.errors import ErrorCode, ProtocolError
+from server.link import Switch
 from server.observe.metrics import Metrics
-from server.session import Session
+from server.session import Session, SessionObserver
 
 log = structlog.get_logger(__name__)
 
@@ -23,7 +24,7 @@ def internal_error(cause: Exception) -> ProtocolError:
 
 
 @dataclass
-class Summary:
+class Summary(SessionObserver):
     """Keeps account of one session. `principal` is whose it is, once that is known."""
 
     session: Session
@@ -35,12 +36,18 @@ class Summary:
     def __post_init__(self) -> None:
         self._failure: ProtocolError | None = None
         self._started = asyncio.get_running_loop().time()
-        self._first_audio = self.metrics.first_audio_seconds.labels(engine=self.engine)
+        self._first_audio_ms: float | None = None
+        self.session.observer = self
 
-    def sent(self) -> None:
-        """A message or audio was handed to the client."""
-        if (seconds := self.session.pop_first_audio()) is not None:
-            self._first_audio.observe(seconds)
+    def first_audio(self, utterance: int, seconds: float) -> None:
+        """See SessionObserver."""
+        self.metrics.first_audio_seconds.labels(engine=self.engine).observe(seconds)
+        if self._first_audio_ms is None:
+            self._first_audio_ms = round(seconds * 1000, 1)
+
+    def switched(self, switch: Switch) -> None:
+        """See SessionObserver."""
+        self.metrics.mode_switches.labels(mode=switch.mode, reason=switch.reason).inc()
 
     def failed(self, error: ProtocolError) -> None:
         """The client is told about `error`: a line without a trace where it is the client's, with one where ours.
@@ -74,7 +81,7 @@ class Summary:
             utterances=session.utterances,
             characters=session.chars,
             audio_s=round(audio_s, 2),
-            first_audio_ms=session.first_audio_ms,
+            first_audio_ms=self._first_audio_ms,
             resumes=session.resumes,
             mode=session.mode,
             switches=delivery.switches_made,

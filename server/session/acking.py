@@ -1,5 +1,7 @@
 """The acking side of a session: what the client has and has heard, and what is forgotten because of that."""
 
+from typing import Final
+
 from protocol import client_messages as c
 from protocol.errors import ErrorCode, ProtocolError
 from server.engines.base import Capabilities
@@ -7,6 +9,9 @@ from server.session import journal
 from server.session.policy import Policy
 from server.session.sending import SendingSide
 from server.session.tokens import hash_token
+from server.session.utterance import Utterance
+
+MAX_STALLS: Final = 10  # believed of one ack: nothing plays long enough between two acks to run dry more often
 
 
 class AckingSide(SendingSide):
@@ -54,10 +59,16 @@ class AckingSide(SendingSide):
         utterance.acked = max(utterance.acked, ack.next_sample)
         utterance.sent = max(utterance.sent, utterance.acked)
         utterance.heard = max(utterance.heard, ack.played_sample)
+        self._take_stalls(utterance, ack.stalls)
         self._record_ack(ack)
         collects = self._delivery.flow.max_lead_samples is None
         self._settle(before=ack.utterance if ack.played_sample or collects else 0)
         self._consider_mode()
+
+    def _take_stalls(self, utterance: Utterance, stalls: int) -> None:
+        if stalls > utterance.stalls and self._delivery.flow.max_lead_samples is not None:
+            self.observer.stalled(utterance.id, min(stalls - utterance.stalls, MAX_STALLS))
+            utterance.stalls = stalls
 
     def _record_ack(self, ack: c.Ack) -> None:
         complete = self._delivery.ring.all_confirmed

@@ -28,6 +28,7 @@ class Delivery:
         self.link = Link(now, pinned=pinned, paced=max_lead_samples is not None, **paced)
         self.event = 0  # the last that was sent
         self.samples_sent = 0
+        self.bytes_sent = 0  # of payloads, what was sent again included
         self.bytes_resent = 0
         self.switches_made = 0
         self._sample_rate = sample_rate
@@ -96,6 +97,7 @@ class Delivery:
             whole = replace(whole, flags=whole.flags | FrameFlag.DECODER_RESET)
         self._reset = None
         size = len(whole.payload)
+        self.bytes_sent += size
         self.flow.sent(whole.utterance, whole.end_sample, whole.count, size, now)
         self.link.sent(now, size + HEADER.size)
         self._wire.setdefault(whole.utterance, sha256()).update(whole.payload)

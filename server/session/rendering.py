@@ -34,6 +34,7 @@ class RenderingSide:
     def __init__(self, policy: Policy, now: float, *, recorded: bool) -> None:
         self.config: SessionConfig | None = None
         self.attached = True
+        self._paused = False
         self.journal = SessionJournal(recorded)
         self._policy = policy
         self._now = now
@@ -60,8 +61,9 @@ class RenderingSide:
                 journal.SEGMENT, utterance.id, segment.id, segment.start, segment.end, segment.first_sample,
                 segment.plan.mode, segment.plan.chunk_ms,
             )  # fmt: skip
-        if utterance.first_work_at is None and isinstance(self._work, SpeakSegment):
-            utterance.first_work_at = now
+        if not utterance.begun and isinstance(self._work, SpeakSegment):
+            utterance.begun = True
+            utterance.awaited_since = now if self._listener_waits else None
         return self._work
 
     def _cut(self, utterance: Utterance, plan: RenderPlan) -> Work | None:
@@ -108,6 +110,18 @@ class RenderingSide:
         if self._delivery.flow.max_lead_samples is None:
             return COLLECTING_SLACK_S
         return max(0, self._delivery.ring.samples + self._delivery.flow.lead_samples) / self.config.open.sample_rate
+
+    @property
+    def _listener_waits(self) -> bool:
+        """Whether the next audio can be heard the moment it is there."""
+        flow = self._delivery.flow
+        playing = flow.max_lead_samples is not None and flow.lead_samples > 0
+        return self.attached and not (self._paused or playing or self._delivery.ring.samples)
+
+    def _nobody_listens(self) -> None:
+        """The client paused or is gone: how long audio takes to go out says nothing about this server from here on."""
+        for utterance in self._sending.values():
+            utterance.awaited_since = None
 
     def is_current(self, work: Work) -> bool:
         """Whether this work is still wanted; False after a cancel."""

@@ -40,6 +40,7 @@ class ReturningSide(AckingSide):
         """The connection is gone; what is made waits for another one."""
         self._now = self._detached_at = now
         self.attached = self.dead = False
+        self._nobody_listens()
         self._answers.clear()
 
     def resume(self, message: c.Resume, new_token: str, now: float) -> None:

@@ -1,6 +1,5 @@
 """The sending side of a session: answers first, then how much text may come, then events and audio."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
@@ -14,6 +13,7 @@ from server.session import journal
 from server.session.answers import MAX_ANSWERS, Answers
 from server.session.delivery import Delivery
 from server.session.entries import Place
+from server.session.observer import SessionObserver
 from server.session.policy import Policy
 from server.session.writing import WritingSide
 
@@ -26,9 +26,7 @@ class SendingSide(WritingSide):
     def __init__(self, policy: Policy, capabilities: Capabilities, now: float, *, recorded: bool) -> None:
         super().__init__(policy, capabilities, now, recorded=recorded)
         self.generation = 1
-        self.first_audio_ms: float | None = None  # of the session's first utterance, see `pop_first_audio`
-        self.on_switch: Callable[[Switch], None] | None = None  # told of each change of the mode
-        self._first_audio: float | None = None
+        self.observer = SessionObserver()
         self._sent_at = now
         self._answers = Answers()
         self._answers_after = 0  # the journal record that `opened` and `resumed` wait for
@@ -84,9 +82,8 @@ class SendingSide(WritingSide):
             return  # it was heard, but a new connection may lack its last frame
         if not utterance.was_sent:
             utterance.was_sent = True
-            self._first_audio = self._now - (utterance.first_work_at or self._now)
-            if self.first_audio_ms is None:
-                self.first_audio_ms = round(self._first_audio * 1000, 1)
+            if utterance.awaited_since is not None:
+                self.observer.first_audio(utterance.id, self._now - utterance.awaited_since)
         utterance.sent = max(utterance.sent, frame.end_sample)
         utterance.furthest = max(utterance.furthest, utterance.sent)
 
@@ -100,12 +97,8 @@ class SendingSide(WritingSide):
             if utterance.sent == 0:
                 del self._sending[utterance.id]  # nothing to hear
                 self.journal.add(journal.GONE, utterance.id)
+            self.observer.spoken(event.utterance, event.statistics)
         return replace(event, wire_digest=self._delivery.wire_digest(event.utterance))
-
-    def pop_first_audio(self) -> float | None:
-        """Once per utterance: seconds from the moment its first cut was certain to its first audio handed out."""
-        seconds, self._first_audio = self._first_audio, None
-        return seconds
 
     @property
     def delivery(self) -> Delivery:
@@ -118,8 +111,8 @@ class SendingSide(WritingSide):
         return place is not None and self._tell_of(self._delivery.consider(self._now, self._paused, *place))
 
     def _tell_of(self, switch: Switch | None) -> bool:
-        if switch is not None and self.on_switch is not None:
-            self.on_switch(switch)
+        if switch is not None:
+            self.observer.switched(switch)
         return switch is not None
 
     def _mode_place(self) -> Place | None:

@@ -59,13 +59,15 @@ class Utterance:
         self.ended = False
         self.last_text_at = now
         self.first_text_at: float | None = None
-        self.first_work_at: float | None = None  # when its first cut was certain and rendering began
+        self.begun = False  # its first cut is certain and being rendered
+        self.awaited_since: float | None = None  # when that was, where the listener has nothing else to hear
         self.samples = 0  # on the timeline
         self.coded = 0  # samples covered by coded frames (equal to `samples` for PCM)
         self.sent = 0  # coded samples sent, on this connection or to a client that said it has them
         self.furthest = 0  # ... on any connection
         self.acked = 0  # coded samples the client has
         self.heard = 0  # samples the client played
+        self.stalls = 0  # how often playing it ran dry, as the client tells
         self.was_sent = False  # some audio of it
         self.done_sent = False
         self.code_from = 0  # timeline samples before this one are not coded: a client has them

@@ -24,7 +24,6 @@ class WritingSide(RenderingSide):
         self._capabilities = capabilities
         self._utterance_seen = 0
         self._writing: Utterance | None = None
-        self._paused = False
         self._acked_at = now  # or began to wait for an ack: the stall timeout counts from here
 
     def _numbered(self, message: c.Numbered) -> None:
@@ -47,6 +46,7 @@ class WritingSide(RenderingSide):
                 self._cancel(message)
             case c.Pause():
                 self._paused = True
+                self._nobody_listens()
             case c.Unpause():
                 self._paused = False
                 self._acked_at = self._now

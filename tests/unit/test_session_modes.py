@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from protocol import client_messages as c
 from protocol import server_messages as s
 from protocol.frames import AudioFrame, Codec, FrameFlag, unpack_packets
-from server.link import Mode
+from server.link import Mode, Switch
 from server.link.mode import BLOCKS_MS
-from server.session import Policy
+from server.session import Policy, SessionObserver
 from tests.support.session_driver import TEXT, Driver, advance, opened
 from tests.support.session_line import FAST, Report, SessionLine
 from tests.unit.test_session_resume import Receiver
@@ -59,7 +59,12 @@ def test_every_reason_is_told_to_the_client(reason: str) -> None:
     make, until = REASONS[reason]
     made = make()
     told: list[tuple[str, str]] = []
-    made.driver.session.on_switch = lambda switch: told.append((switch.mode, switch.reason))
+
+    class Told(SessionObserver):
+        def switched(self, switch: Switch) -> None:
+            told.append((switch.mode, switch.reason))
+
+    made.driver.session.observer = Told()
     made.run(until)
     assert made.modes[0] == ("block", reason)
     assert told == made.modes
