@@ -9,6 +9,8 @@ from protocol import limits
 
 ResumeFailure: TypeAlias = Literal["unknown", "expired", "epoch", "evicted", "auth", "range"]
 RESUME_FAILURES: tuple[ResumeFailure, ...] = ("unknown", "expired", "epoch", "evicted", "auth", "range")
+BusyReason: TypeAlias = Literal["loading", "capacity", "sessions", "rate", "quota", "stopping"]
+BUSY_REASONS: tuple[BusyReason, ...] = ("loading", "capacity", "sessions", "rate", "quota", "stopping")
 
 _count = f.integer(0, limits.U53)
 _utterance = f.integer(0, limits.U32)
@@ -192,10 +194,15 @@ class ResumeFailed:
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    """The server is full; try again after this time."""
+    """The server takes no session, or no further utterance, now; try again after this time.
+
+    `reason`: one of BUSY_REASONS; newer servers may have more. `message`: for people.
+    """
 
     type: ClassVar[str] = "busy"
     retry_after_ms: int = f.spec(_count)
+    reason: str = f.spec(_name, "capacity")
+    message: str = f.spec(_message, "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,7 @@ FULL_MESSAGES: Final[tuple[c.ClientMessage | s.ServerMessage, ...]] = (
     s.Done(6, 1, 8_640, DIGEST_A, DIGEST_B, {"segments": 1}),
     s.Resumed(2, 1, 1, 4_800, 8_640, "token-2", "stream", 8, 262_100),
     s.ResumeFailed("expired", 1, 2),
-    s.Busy(2_000),
+    s.Busy(2_000, "quota", "the quota of 10,000 characters is used up"),
     s.GoAway(3_000, "the server is stopping"),
     s.Error("bad_message", "open.speed must be a number from 0.5 to 2", "open.speed", True),
 )
@@ -49,6 +49,7 @@ FULL_MESSAGES: Final[tuple[c.ClientMessage | s.ServerMessage, ...]] = (
 LENIENT: Final = (
     ("unknown fields are ignored", "client", '{"type":"ping","id":1,"colour":"red","nested":{"a":[1,null]}}'),
     ("unknown fields are ignored", "server", '{"type":"pong","id":1,"colour":"red"}'),
+    ("a reason that is not known yet", "server", '{"type":"busy","retry_after_ms":500,"reason":"lunch"}'),
     ("defaults may be written out", "client", '{"type":"flush","seq":4,"soft":false}'),
     ("null where it is allowed", "client", '{"type":"cancel","seq":6,"utterance":null,"played_sample":null}'),
     ("max_lead_ms null is not its default", "client", '{"type":"open","max_lead_ms":null}'),

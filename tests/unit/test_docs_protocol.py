@@ -112,7 +112,7 @@ def test_every_name_that_is_mentioned_exists() -> None:
     known |= {row[0].strip("`") for row in table("`done`", 1)}
     known |= {word for cls in MESSAGES for f in dataclasses.fields(cls) for word in re.findall(r"\w+", value_of(f))}
     known |= set(re.findall(r"`(\w+)`", section("Test vectors"))) | {"type", "websockets"}
-    known |= set(REASONS)
+    known |= set(REASONS) | set(s.BUSY_REASONS)
     mentioned = re.findall(r"`([a-z_]+)`", TEXT.split("\n## Traces\n")[0])
     assert set(mentioned) - known == {"_ms"}
 
@@ -242,6 +242,10 @@ def test_the_reasons_of_modes_are_those_of_the_code() -> None:
 
 def test_the_reasons_of_a_failed_resume_are_listed() -> None:
     assert sorted(row[0].strip("`") for row in table("Resuming")) == sorted(s.RESUME_FAILURES)
+
+
+def test_the_reasons_of_busy_are_listed() -> None:
+    assert [row[0].strip("`") for row in table("`busy`", 1)] == list(s.BUSY_REASONS)
 
 
 def test_links_lead_somewhere() -> None:
