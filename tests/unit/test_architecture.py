@@ -20,6 +20,7 @@ PURE = (
     "server/audio",
     "server/gateway/request_head.py",
     "server/link",
+    "server/scheduler",
     "server/session",
     "server/text",
     "client/acks.py",
