@@ -76,10 +76,7 @@ class PrincipalUse:
 
     def too_many(self, principal: str) -> Refusal:
         """The refusal of one who is `full`."""
-        count = self._limits.sessions
-        return Refusal(
-            "sessions", SESSIONS_RETRY_S, f"at most {count} {_plural('session', count)} at a time are allowed"
-        )
+        return Refusal("sessions", SESSIONS_RETRY_S, f"sessions at a time: {self._limits.sessions} are allowed")
 
     def entered(self, principal: str, now: float, *, new: bool = True) -> None:
         """A session of it exists; `new`: it was opened, not taken over from another process."""
