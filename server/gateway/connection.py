@@ -34,7 +34,16 @@ _CONTROL: Final = frozenset({Opcode.CLOSE, Opcode.PING, Opcode.PONG})
 class Gateway:
     """What the connections of one listener share."""
 
-    def __init__(self, *, config: Config, max_connections: int, head_timeout_s: float, stall_timeout_s: float) -> None:
+    def __init__(
+        self,
+        *,
+        config: Config,
+        max_connections: int,
+        head_timeout_s: float,
+        stall_timeout_s: float,
+        on_count: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        """`on_count` is told how many connections are open, whenever that changes."""
         self.config = config
         self.http_state = ServerState()
         self.max_connections = max_connections
@@ -43,17 +52,20 @@ class Gateway:
         self.open: dict[asyncio.Transport, GatewayConnection] = {}
         self.empty = asyncio.Event()
         self.empty.set()
+        self._on_count = on_count
 
     def enter(self, connection: "GatewayConnection", transport: asyncio.Transport) -> None:
         """Count a connection."""
         self.open[transport] = connection
         self.empty.clear()
+        self._on_count(len(self.open))
 
     def leave(self, transport: asyncio.Transport) -> None:
         """A connection is gone."""
         self.open.pop(transport, None)
         if not self.open:
             self.empty.set()
+        self._on_count(len(self.open))
 
 
 class Stage(Enum):

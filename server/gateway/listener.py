@@ -5,19 +5,22 @@ Every connection is bounded in time and memory whatever its peer does, and closi
 
 import asyncio
 import logging
+import socket
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
 from http import HTTPStatus
-from typing import Any, Final, cast
+from typing import Any, Final, Protocol, cast
 
 from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMessage, NegotiationError
 from websockets.http11 import Request, Response
+from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
 from protocol import STREAM_PATH, SUBPROTOCOL, CloseCode
 from protocol.errors import close_reason
 from protocol.limits import MAX_MESSAGE_BYTES
+from server.gateway.accepting import SharedAcceptor
 from server.gateway.auth import Principals
 from server.gateway.binding import Address, ListenError, open_sockets
 from server.gateway.connection import CLOSE_TIMEOUT_S, ClientFaultFilter, Gateway, GatewayConnection, Stage
@@ -33,6 +36,13 @@ __all__ = ["Address", "GatewayConnection", "ListenError", "Listener", "start_lis
 MAX_QUEUE: Final = 16  # frames received and not yet taken by the handler
 PING_INTERVAL_S: Final = 20.0
 PING_TIMEOUT_S: Final = 20.0
+_BOUNDS: Final[dict[str, Any]] = {
+    "ping_interval": PING_INTERVAL_S,
+    "ping_timeout": PING_TIMEOUT_S,
+    "close_timeout": CLOSE_TIMEOUT_S,
+    "max_queue": MAX_QUEUE,
+}
+_SUBPROTOCOLS: Final = (Subprotocol(SUBPROTOCOL),)
 _ABORT_WAIT_S: Final = 1.0  # for handlers of aborted connections to return
 
 WebSocketHandler = Callable[[ServerConnection], Awaitable[None]]
@@ -44,6 +54,16 @@ logger.addFilter(ClientFaultFilter((InvalidHandshake, InvalidMessage, Connection
 def max_connections(max_sessions: int) -> int:
     """Connections of any kind at a time: a session may hold two while it resumes, and HTTP needs some beside them."""
     return max_sessions * 2 + 64
+
+
+class Share(Protocol):
+    """What a process knows of others that accept from the same sockets."""
+
+    def is_my_turn(self) -> bool:
+        """Whether the next connection is for this one rather than for another."""
+
+    def on_count(self, connections: int) -> None:
+        """So many are open here."""
 
 
 class Listener:
@@ -127,8 +147,11 @@ async def start_listener(
     websocket_handler: WebSocketHandler,
     principals: Principals | None = None,
     metrics: Metrics | None = None,
+    sockets: Sequence[socket.socket] | None = None,
+    share: Share | None = None,
 ) -> Listener:
-    """Listen on every address of the settings, with TLS where they name a certificate.
+    """Listen on every address of the settings, or on `sockets` that listen already, with TLS where the settings name a
+    certificate. With `share`, other processes accept from these sockets, too.
 
     A WebSocket handshake is refused for a path other than `STREAM_PATH` (404), from a page that may not use the server
     (403, see `Origins`), for a wrong key in its header (401), and for subprotocols of which none is ours (400). A
@@ -137,48 +160,70 @@ async def start_listener(
     Raises ListenError where an address cannot be had and ValueError for a bad certificate, in one line for the user.
     """
     ssl = tls_context(settings.tls_cert, settings.tls_key)
-    sockets = await open_sockets(settings.hosts, settings.port)
+    if sockets is None:
+        sockets = await open_sockets(settings.hosts, settings.port)
     gateway = Gateway(
         config=http_config(app),
         max_connections=max_connections(settings.max_sessions),
         head_timeout_s=settings.head_timeout_s,
         stall_timeout_s=settings.stall_timeout_s,
+        on_count=share.on_count if share is not None else lambda _: None,
     )
-    addresses = [Address(*sock.getsockname()[:2]) for sock in sockets]
+    addresses = [Address(*sock.getsockname()[:2]) for sock in sockets if sock.family != socket.AF_UNIX]
     listener = Listener(gateway, addresses, secure=ssl is not None)
     if metrics is not None:
         metrics.connections.set_function(lambda: listener.connection_count)
     judge = partial(_process_request, Origins.of(settings), principals or Principals())
     for sock in sockets:
-        options: dict[str, Any] = {"ssl": ssl} if ssl is not None else {}
+        kind: dict[str, Any] = {"ssl": ssl} if ssl is not None else {}
         if ssl is not None:
-            options["ssl_handshake_timeout"] = settings.head_timeout_s
-        server = await serve(
+            kind["ssl_handshake_timeout"] = settings.head_timeout_s
+        if sock.family == socket.AF_UNIX:
+            kind["unix"] = True
+        server = serve(
             partial(listener._run, websocket_handler),
             sock=sock,
             backlog=1024,
             # A subclass with one argument filled in; websockets only calls it.
             create_connection=cast(type[ServerConnection], partial(GatewayConnection, gateway)),
             compression=None,  # makes Opus bigger, costs CPU, and lets small messages swell
-            subprotocols=[Subprotocol(SUBPROTOCOL)],
+            subprotocols=_SUBPROTOCOLS,
             select_subprotocol=_select_subprotocol,
             process_request=judge,
             process_response=_process_response,
             server_header=None,
             open_timeout=settings.head_timeout_s,
-            ping_interval=PING_INTERVAL_S,
-            ping_timeout=PING_TIMEOUT_S,
-            close_timeout=CLOSE_TIMEOUT_S,
             max_size=MAX_MESSAGE_BYTES,
-            max_queue=MAX_QUEUE,
             logger=logger,
-            **options,
+            **_BOUNDS,
+            **kind,
         )
-        listener._servers.append(server)
+        if share is not None:
+            server.create_server = partial(_accept_in_turns, gateway, server, sock, share, kind)
+        listener._servers.append(await server)
     return listener
 
 
-def _select_subprotocol(_: ServerConnection, offered: Sequence[Subprotocol]) -> Subprotocol | None:
+async def _accept_in_turns(
+    gateway: Gateway, server: Server, sock: socket.socket, share: Share, options: dict[str, Any]
+) -> asyncio.Server:
+    """What websockets makes of `loop.create_server`, for a socket that is shared."""
+
+    def factory() -> GatewayConnection:
+        protocol = ServerProtocol(
+            subprotocols=_SUBPROTOCOLS,
+            select_subprotocol=_select_subprotocol,
+            max_size=MAX_MESSAGE_BYTES,
+            logger=logger,
+        )
+        return GatewayConnection(gateway, protocol, server, **_BOUNDS)
+
+    share.on_count(0)
+    # websockets asks nothing of it that other servers of asyncio have not.
+    return cast(asyncio.Server, SharedAcceptor(sock, factory, share.is_my_turn, **options))
+
+
+def _select_subprotocol(_: object, offered: Sequence[Subprotocol]) -> Subprotocol | None:
     if not offered:
         return None
     if SUBPROTOCOL in offered:

@@ -1,0 +1,126 @@
+"""Accepts connections from a socket that other processes accept from, too, in turns.
+
+A listening socket that several processes wait on wakes all of them. Each asks whether it is its turn; who has more
+than others leaves the connection to them for a moment, then takes it all the same: they may be busy, or frozen.
+"""
+
+import asyncio
+import errno
+import socket
+import ssl
+from collections.abc import Callable
+from typing import Any, Final
+
+import structlog
+
+STEP_ASIDE_S: Final = 0.002  # some wake-ups of another process
+PAUSE_S: Final = 0.5  # where no descriptor is left: the connection stays in the queue
+_NOTHING_LEFT: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+
+log = structlog.get_logger(__name__)
+
+
+class SharedAcceptor:
+    """What `loop.create_server` would give, for a socket that is shared. It serves at once."""
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        factory: Callable[[], asyncio.Protocol],
+        is_my_turn: Callable[[], bool],
+        *,
+        ssl: ssl.SSLContext | None = None,
+        ssl_handshake_timeout: float | None = None,
+    ) -> None:
+        """Inside the running event loop. `sock` does not block and is closed with this."""
+        self._sock: socket.socket | None = sock
+        self._factory = factory
+        self._is_my_turn = is_my_turn
+        self._options: dict[str, Any] = {"ssl": ssl}
+        if ssl is not None:
+            self._options["ssl_handshake_timeout"] = ssl_handshake_timeout
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._starting: set[asyncio.Task[None]] = set()
+        self._wait()
+
+    # As asyncio.Server
+
+    @property
+    def sockets(self) -> tuple[socket.socket, ...]:
+        """The listening socket."""
+        return () if self._sock is None else (self._sock,)
+
+    def get_loop(self) -> asyncio.AbstractEventLoop:
+        """See asyncio.Server."""
+        return self._loop
+
+    def is_serving(self) -> bool:
+        """See asyncio.Server."""
+        return self._sock is not None
+
+    async def start_serving(self) -> None:
+        """See asyncio.Server."""
+
+    def close(self) -> None:
+        """Accept no more. What waits in the queue is for the other processes; connections go on."""
+        if self._sock is None:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        else:
+            self._loop.remove_reader(self._sock.fileno())
+        self._sock.close()
+        self._sock = None
+
+    async def wait_closed(self) -> None:
+        """Returns when no accepted connection is on its way to its protocol any more."""
+        if self._starting:
+            await asyncio.wait(set(self._starting))
+
+    # Inside
+
+    def _wait(self) -> None:
+        self._timer = None
+        if self._sock is not None:
+            self._loop.add_reader(self._sock.fileno(), self._readable)
+
+    def _readable(self) -> None:
+        if self._is_my_turn():
+            self._accept()
+        else:
+            self._pause(STEP_ASIDE_S, self._insist)
+
+    def _insist(self) -> None:
+        self._wait()
+        self._accept()
+
+    def _pause(self, seconds: float, then: Callable[[], None]) -> None:
+        assert self._sock is not None
+        self._loop.remove_reader(self._sock.fileno())
+        self._timer = self._loop.call_later(seconds, then)
+
+    def _accept(self) -> None:
+        """One, not all: the others wake up for the next."""
+        assert self._sock is not None
+        try:
+            accepted, _ = self._sock.accept()
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            return  # another process was faster, or the client gave up
+        except OSError as problem:
+            if problem.errno not in _NOTHING_LEFT:
+                log.warning("a connection cannot be accepted", reason=problem.strerror)
+                return
+            log.warning("no further connection can be accepted", reason=problem.strerror)
+            self._pause(PAUSE_S, self._wait)
+            return
+        accepted.setblocking(False)
+        starting = self._loop.create_task(self._start(accepted))
+        self._starting.add(starting)
+        starting.add_done_callback(self._starting.discard)
+
+    async def _start(self, accepted: socket.socket) -> None:
+        try:
+            await self._loop.connect_accepted_socket(self._factory, accepted, **self._options)
+        except OSError:  # TLS errors and time-outs, too
+            accepted.close()

@@ -1,0 +1,189 @@
+"""A resume that arrives at a gateway which has not the session: find who has it, and pass all that is said on.
+
+The owner listens on a unix socket with the same listener as on the port. We connect to it like any client, send the
+`resume`, and move messages both ways without looking into them. Each way one message is on its way at a time, so a
+reader that stops makes its writer wait, through us. How one end closes, the other end hears; what breaks, breaks both.
+"""
+
+import asyncio
+from typing import Final
+
+import structlog
+from websockets.asyncio.client import ClientConnection, unix_connect
+from websockets.asyncio.connection import Connection
+from websockets.asyncio.server import ServerConnection
+from websockets.exceptions import ConnectionClosed, InvalidHandshake
+from websockets.typing import Subprotocol
+
+from protocol import STREAM_PATH, SUBPROTOCOL, CloseCode
+from protocol import client_messages as c
+from protocol.codec import encode
+from protocol.errors import close_reason
+from server.gateway.turns import Turns
+from server.gateways.siblings import Siblings, Unsure
+
+RELAY_TIMEOUT_S: Final = 2.0  # until the owner has answered our handshake
+RETRY_MS: Final = 500
+CLOSE_TIMEOUT_S: Final = 2.0
+MAX_QUEUE: Final = 4  # frames that came from the owner and are not passed on
+_BROKEN: Final = 1006  # no close frame came ...
+_NOT_SENDABLE: Final = frozenset({_BROKEN, 1005})  # ... or one without a code (RFC 6455, section 7.4.1)
+
+log = structlog.get_logger(__name__)
+
+
+class TryAgain(Exception):
+    """Who has the session does not answer now. It may soon, or its end will be known."""
+
+    retry_after_ms = RETRY_MS
+
+
+class Relayed(Exception):
+    """`owner` is a connection to the gateway that has the session, and has got the `resume`."""
+
+    def __init__(self, owner: ClientConnection) -> None:
+        super().__init__()
+        self.owner = owner
+
+
+class Elsewhere:
+    """Finds the gateway that has a session. `relays` False: for those who come from another gateway. They are not
+    passed on again, so that no chain can form.
+    """
+
+    def __init__(self, siblings: Siblings, *, relays: bool) -> None:
+        self._siblings = siblings
+        self._relays = relays
+
+    async def before_claim(self, message: c.Resume, authorization: str | None) -> None:
+        """Returns where a claim is the way to go on: whoever made the session has ended, or never was. Raises Relayed
+        or TryAgain.
+        """
+        owner = self._siblings.owner_of(message.session)
+        if owner is not None:
+            await self._relay(owner, message, authorization)
+
+    async def before_unknown(self, message: c.Resume, authorization: str | None) -> None:
+        """Returns where nobody has the session: it was not to be claimed here, perhaps because another gateway did so
+        before. Raises Relayed or TryAgain.
+        """
+        if not self._relays:
+            return
+        try:
+            holder = await self._siblings.holder_of(message.session)
+        except Unsure:
+            raise TryAgain from None
+        if holder is not None:
+            await self._relay(holder, message, authorization)
+            raise TryAgain  # it has just ended: the next attempt may claim
+
+    async def _relay(self, owner: str, message: c.Resume, authorization: str | None) -> None:
+        """Returns where the owner turns out to have ended."""
+        if not self._relays:
+            raise TryAgain
+        try:
+            async with asyncio.timeout(RELAY_TIMEOUT_S):
+                connection = await unix_connect(
+                    str(self._siblings.socket_of(owner)),
+                    f"ws://localhost{STREAM_PATH}",
+                    subprotocols=[Subprotocol(SUBPROTOCOL)],
+                    compression=None,
+                    additional_headers={} if authorization is None else {"Authorization": authorization},
+                    user_agent_header=None,
+                    proxy=None,
+                    open_timeout=None,
+                    close_timeout=CLOSE_TIMEOUT_S,
+                    max_size=None,  # we know who sends
+                    max_queue=MAX_QUEUE,
+                )
+        except (FileNotFoundError, ConnectionRefusedError):
+            if not await self._siblings.has_ended(owner):
+                raise TryAgain from None
+            return
+        except (OSError, TimeoutError, InvalidHandshake, EOFError) as problem:
+            log.warning("the gateway that has a session does not answer", owner=owner, reason=str(problem) or "late")
+            raise TryAgain from None
+        try:
+            await connection.send(encode(message))
+        except ConnectionClosed:
+            raise TryAgain from None
+        except BaseException:
+            connection.transport.abort()
+            raise
+        raise Relayed(connection)
+
+
+class Relay:
+    """One connection of a client, passed on. `run` returns when both ends are closed."""
+
+    def __init__(self, client: ServerConnection, owner: ClientConnection) -> None:
+        self._client = client
+        self._owner = owner
+        self._over = asyncio.Event()
+
+    async def run(self) -> None:
+        """Move messages until either end closes."""
+        works = [
+            asyncio.ensure_future(work(source, target))
+            for source, target in ((self._client, self._owner), (self._owner, self._client))
+            for work in (_move, _break)
+        ]
+        try:
+            await asyncio.gather(*works)
+        finally:
+            for work in works:
+                work.cancel()
+            await asyncio.gather(*works, return_exceptions=True)
+            self._owner.transport.abort()  # nothing where it is closed
+            self._over.set()
+
+    async def stop(self, deadline_ms: int) -> None:
+        """This gateway stops. The session is another one's: its client may go on until the deadline, then it has to
+        come back.
+        """
+        try:
+            async with asyncio.timeout(deadline_ms / 1000):
+                await self._over.wait()
+        except TimeoutError:
+            await _close(self._client, CloseCode.RESTART, "the server is stopping")
+            await self._over.wait()
+
+
+async def _move(source: Connection, target: Connection) -> None:
+    """From one end to the other until either closes; then `target` hears how `source` closed."""
+    turns = Turns()
+    try:
+        while True:
+            try:
+                data = await source.recv()
+            except ConnectionClosed as closed:
+                await _mirror(closed, target)
+                return
+            await target.send(data)
+            await turns.step(len(data))
+    except ConnectionClosed:
+        return  # the other way tells `source`, after what is still to come from there
+
+
+async def _break(source: Connection, target: Connection) -> None:
+    """Where `source` breaks, nothing more is waited for: `target` may be one that takes nothing."""
+    await source.wait_closed()
+    if source.close_code == _BROKEN:
+        target.transport.abort()
+
+
+async def _mirror(closed: ConnectionClosed, target: Connection) -> None:
+    """Close as the other end was closed, by its peer or by us because of its peer; without a close frame break it."""
+    close = closed.rcvd or closed.sent
+    if close is None or close.code in _NOT_SENDABLE:
+        target.transport.abort()
+    else:
+        await _close(target, close.code, close.reason)
+
+
+async def _close(connection: Connection, code: int, reason: str) -> None:
+    try:
+        async with asyncio.timeout(CLOSE_TIMEOUT_S):
+            await connection.close(code, close_reason(reason))
+    except TimeoutError:
+        connection.transport.abort()
