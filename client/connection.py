@@ -13,7 +13,7 @@ from typing import Any
 from websockets.exceptions import ConnectionClosed
 
 from client.address import stream_url
-from client.errors import ClientError, ConnectFailed
+from client.errors import Busy, ClientError, ConnectFailed
 from client.handshake import first_answer, open_socket
 from client.session import SessionState
 from client.shell import Session
@@ -33,6 +33,7 @@ class Connect:
         api_key: str | None,
         decode: bool,
         open_timeout: float,
+        busy_wait_s: float,
         resume: bool,
         reconnect_s: float | None,
         on_notice: Callable[[str], None] | None,
@@ -42,6 +43,7 @@ class Connect:
         self._api_key = api_key
         self._decode = decode
         self._timeout = open_timeout
+        self._busy_wait_s = busy_wait_s
         self._resume = resume
         self._reconnect_s = reconnect_s
         self._on_notice = on_notice
@@ -61,6 +63,19 @@ class Connect:
             await self._session.close()
 
     async def _open(self) -> Session:
+        """Opens it, and waits for a server that is busy."""
+        give_up_at = monotonic() + self._busy_wait_s
+        while True:
+            try:
+                return await self._open_now()
+            except Busy as busy:
+                if monotonic() + busy.retry_after_s > give_up_at:
+                    raise
+                if self._on_notice is not None:
+                    self._on_notice(f"{busy.message}: trying again in {busy.retry_after_s:.1f} s")
+                await asyncio.sleep(busy.retry_after_s)
+
+    async def _open_now(self) -> Session:
         url = stream_url(self._url)
         if self._request.format == "auto" and self._decode and not _has_opus():
             self._request = replace(self._request, format="pcm")
@@ -106,6 +121,7 @@ def connect(
     api_key: str | None = None,
     decode: bool = True,
     open_timeout: float = 10.0,
+    busy_wait_s: float = 0.0,
     resume: bool = True,
     reconnect_s: float | None = None,
     on_notice: Callable[[str], None] | None = None,
@@ -114,6 +130,7 @@ def connect(
 
     `url`: `host:port`, or with ws(s):// or http(s)://. `max_lead_ms`: how far audio may run ahead of what was played
     (see `Utterance.played`); None takes it as fast as the engine goes. `decode=False` leaves Opus packets as they are.
+    `busy_wait_s`: for so long a server that says `busy` is asked again, whenever it says; then Busy is raised.
     `resume`: after a lost connection come back, and lose nothing; for `reconnect_s` at most (None: as long as the
     server keeps the session, at least 30 s). `on_notice` is called with a line for the user when that happens.
     The other arguments are those of the `open` message (docs/protocol.md). Raises ConnectFailed, Busy, ServerError.
@@ -123,7 +140,7 @@ def connect(
     )
     return Connect(
         url, request, api_key=api_key, decode=decode, open_timeout=open_timeout,
-        resume=resume, reconnect_s=reconnect_s, on_notice=on_notice,
+        busy_wait_s=busy_wait_s, resume=resume, reconnect_s=reconnect_s, on_notice=on_notice,
     )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ from random import Random
 from typing import Any, Final
 
 from client.effects import Adopt, Drop, Effect, Notice, RoomGrew
-from client.errors import ClientError, Gap, ServerError, ServerLost, ServerMisbehaved
+from client.errors import Busy, ClientError, Gap, ServerError, ServerLost, ServerMisbehaved
 from client.reconnecting import NO_ANSWER, Reconnecting
 from client.tracking import Tracked
 from client.writing import Writing
@@ -145,11 +145,8 @@ class Continuing(Writing):
             case s.Opened() if self._gone is not None:
                 return self._reopened(message, connection, now)
             case s.Busy():
-                retry_s = message.retry_after_ms / 1_000
-                return [
-                    Drop(connection),
-                    *reconnecting.failed(connection, "the server is full: try later", now, retry_s),
-                ]
+                busy = Busy(message.retry_after_ms, message.reason, message.message)
+                return [Drop(connection), *reconnecting.failed(connection, str(busy), now, busy.retry_after_s)]
             case s.Error() if message.retryable:
                 return [Drop(connection), *reconnecting.failed(connection, message.message, now)]
             case s.Error():

@@ -64,11 +64,20 @@ class DigestMismatch(ServerMisbehaved):
 
 
 class Busy(ClientError):
-    """The server is full or still starting; `retry_after_ms` says when to try again."""
+    """The server takes no session, or no further utterance, now. `retry_after_ms` says when to try again, `reason` why
+    (loading, capacity, sessions, rate, quota, stopping; newer servers may have more), `message` the same for people.
+    """
 
-    def __init__(self, retry_after_ms: int) -> None:
-        super().__init__(f"the server is full or still starting: try again in {max(retry_after_ms, 100) / 1000:.1f} s")
+    def __init__(self, retry_after_ms: int, reason: str = "capacity", message: str = "") -> None:
         self.retry_after_ms = retry_after_ms
+        self.reason = reason
+        self.message = message or "the server is full or still starting"
+        super().__init__(f"{self.message}: try again in {self.retry_after_s:.1f} s")
+
+    @property
+    def retry_after_s(self) -> float:
+        """The same in seconds; never at once."""
+        return max(self.retry_after_ms, 100) / 1000
 
 
 class OutputFailed(ClientError):

@@ -69,6 +69,6 @@ async def first_answer(socket: Socket, url: str) -> s.Opened:
         case s.Error():
             raise ServerError(message.code, message.message, message.field, message.retryable)
         case s.Busy():
-            raise Busy(message.retry_after_ms)
+            raise Busy(message.retry_after_ms, message.reason, message.message)
         case _:
             raise ServerMisbehaved(f"{url} answers `open` with `{message.type}`")

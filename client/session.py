@@ -257,7 +257,7 @@ class SessionState(Continuing):
                 self.going_away = True
                 return []
             case s.Busy():
-                raise Busy(message.retry_after_ms)
+                raise Busy(message.retry_after_ms, message.reason, message.message)
             case s.Error():
                 raise ServerError(message.code, message.message, message.field, message.retryable)
             case _:

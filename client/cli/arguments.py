@@ -5,7 +5,7 @@ import os
 from typing import Final
 
 from client.cli.exit_codes import MEANINGS
-from client.defaults import DEFAULT_URL
+from client.defaults import DEFAULT_BUSY_WAIT_S, DEFAULT_URL
 
 URL_VARIABLE: Final = "COSYSTREAM_URL"
 KEY_VARIABLE: Final = "COSYSTREAM_API_KEY"
@@ -108,6 +108,13 @@ def _speech_options() -> argparse.ArgumentParser:
     audio.add_argument(
         "--no-resume", action="store_true", help="end when the connection is lost, instead of coming back to it"
     )
+    audio.add_argument(
+        "--busy-wait",
+        type=_seconds,
+        default=DEFAULT_BUSY_WAIT_S,
+        metavar="S",
+        help=f"ask a server that is full or still starting again for S seconds (default: {DEFAULT_BUSY_WAIT_S:g})",
+    )
     output = options.add_argument_group("output")
     output.add_argument(
         "-o",
@@ -124,6 +131,16 @@ def _speech_options() -> argparse.ArgumentParser:
     progress.add_argument("--progress", action="store_true", help="show progress even if stderr is no terminal")
     progress.add_argument("--quiet", action="store_true", help="only errors")
     return options
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"a number of seconds from 0 on, not {text!r}")
+    return value
 
 
 def _positive(text: str) -> float:

@@ -94,6 +94,7 @@ class Speaking:
             max_lead_ms=PLAY_LEAD_MS if plan.play else None,
             api_key=args.api_key,
             decode=plan.container != "ogg",
+            busy_wait_s=args.busy_wait,
             resume=not args.no_resume,
             on_notice=self._notice,
         ) as session:

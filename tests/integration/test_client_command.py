@@ -328,14 +328,16 @@ async def test_input_that_is_no_utf_8_ends_what_it_began(server: FakeServer, tmp
     ("answer", "code", "said"),
     [
         (s.Busy(1_500), ExitCode.BUSY, "the server is full or still starting: try again in 1.5 s"),
+        (s.Busy(60_000, "quota", "the quota is used up"), ExitCode.BUSY, "the quota is used up: try again in 60.0 s"),
         (s.Error("unknown_voice", "open.voice must be a or b", "open.voice"), ExitCode.SERVER, "must be a or b"),
     ],
 )
 async def test_a_server_that_refuses(answer: s.ServerMessage, code: int, said: str, tmp_path: Path) -> None:
     async with fake_server(Behaviour(first_answer=answer)) as server:
-        ended = await run(tmp_path, "say", "x", "-o", "a.wav", url=server.url)
+        ended = await run(tmp_path, "say", "x", "-o", "a.wav", "--busy-wait", "1", url=server.url)
     assert (ended.code, names(tmp_path)) == (code, [])
     assert said in ended.err
+    assert ended.err.count("\n") == 1
 
 
 async def test_keys(tmp_path: Path) -> None:
@@ -450,9 +452,19 @@ async def test_a_server_that_says_busy_and_closes_at_once(tmp_path: Path) -> Non
     async with serve(turn_away, "127.0.0.1", 0, subprotocols=[Subprotocol(SUBPROTOCOL)]) as busy:
         port = busy.sockets[0].getsockname()[1]
         for _ in range(5):
-            ended = await run(tmp_path, "say", "x", "-o", "a.wav", url=f"ws://127.0.0.1:{port}")
+            ended = await run(tmp_path, "say", "x", "-o", "a.wav", "--busy-wait", "0", url=f"ws://127.0.0.1:{port}")
             assert (ended.code, names(tmp_path)) == (ExitCode.BUSY, [])
             assert "full or still starting" in ended.err
+
+
+async def test_a_server_that_is_busy_for_a_moment_is_asked_again(tmp_path: Path) -> None:
+    async with fake_server(Behaviour(first_answer=s.Busy(400, "loading", "it loads"))) as server:
+        command = await Command.start(tmp_path, "say", "x", "-o", "a.wav", url=server.url)
+        assert command.process.stderr is not None
+        assert await command.process.stderr.readline() == b"it loads: trying again in 0.4 s\n"
+        server.behaviour.first_answer = None
+        ended = await command.end()
+    assert (ended.code, names(tmp_path)) == (ExitCode.OK, ["a.wav"])
 
 
 async def test_a_key_that_is_asked_for_only_after_open(tmp_path: Path) -> None:

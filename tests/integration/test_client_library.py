@@ -381,6 +381,7 @@ async def test_damage_is_never_silent(what: str) -> None:
     ("answer", "kind", "said"),
     [
         (s.Busy(2_500), client.Busy, "in 2.5 s"),
+        (s.Busy(2_500, "rate", "too many at once"), client.Busy, "too many at once: try again in 2.5 s"),
         (
             s.Error("unknown_voice", "open.voice must be one of a, b, not 'c'", "open.voice"),
             client.ServerError,
@@ -393,6 +394,19 @@ async def test_a_session_that_is_refused(answer: s.ServerMessage, kind: type[Exc
     async with fake_server(Behaviour(first_answer=answer)) as server:
         with pytest.raises(kind, match=said):
             await client.connect(server.url)
+
+
+async def test_a_busy_server_is_asked_again_for_as_long_as_wanted() -> None:
+    async with fake_server(Behaviour(first_answer=s.Busy(200, "sessions", "too many"))) as server:
+        said: list[str] = []
+        with pytest.raises(client.Busy) as caught:
+            await client.connect(server.url, busy_wait_s=0.5, on_notice=said.append)
+        assert (caught.value.reason, caught.value.retry_after_ms) == ("sessions", 200)
+        assert said == ["too many: trying again in 0.2 s"] * 2
+        opening = asyncio.ensure_future(client.connect(server.url, busy_wait_s=5.0)._open())
+        await asyncio.sleep(0.05)
+        server.behaviour.first_answer = None
+        await (await opening).close()
 
 
 async def test_keys() -> None:

@@ -239,7 +239,7 @@ def test_busy_is_respected() -> None:
     show, script = speaking()
     show.lose()
     show.connect()
-    show.feed(s.Busy(2_500), connection=1)
+    show.feed(s.Busy(2_500, "a reason nobody knows yet", "come later"), connection=1)
     show.until(2.4)
     assert show.began == [0.0]
     show.until(2.6)
