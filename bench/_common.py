@@ -153,4 +153,4 @@ def server_process(*options: str, environment: Mapping[str, str] | None = None) 
     if not Path("/proc/self/stat").exists():
         raise RuntimeError("the benchmarks read CPU time and memory from /proc: run them on Linux")
     with local_server("--log-level", "warning", *options, environment=environment) as server:
-        yield ServerProcess(server.pid, server.port, server.started, server.ready)
+        yield ServerProcess(server.pid, server.port, server.started, server.ready, server.log)

@@ -1,19 +1,10 @@
-"""Many sessions in a process of their own, as light as can be: idle ones, and ones that play a stream in real time.
-
-with crowd() as many:
-    many.ask("idle", port, 2_000)
-"""
+"""Many sessions, as light as can be: idle ones, and ones that play a stream in real time."""
 
 import asyncio
-import multiprocessing
-import resource
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection
 from typing import Any, Final
 
-from bench._common import run
 from bench._light_socket import BINARY, LightSocket
 from protocol import client_messages as c
 from protocol import server_messages as s
@@ -138,8 +129,8 @@ class Player(Member):
         super().end()
 
 
-class _Crowd:
-    """In the child: what can be asked of it."""
+class Crowd:
+    """What can be asked of the process (see `bench._helper`)."""
 
     def __init__(self) -> None:
         self.members: list[Member] = []
@@ -191,58 +182,3 @@ async def _each(members: list[Member], work: Callable[[Member], Any]) -> None:
             await work(member)
 
     await asyncio.gather(*map(one, members))
-
-
-class Crowd:
-    """In the parent: asks the child, and waits for its answer."""
-
-    def __init__(self, pipe: "Connection[Any, Any]") -> None:
-        self._pipe = pipe
-
-    def ask(self, what: str, *arguments: Any) -> Any:
-        """A method of `_Crowd`. Raises RuntimeError with what went wrong there."""
-        self._pipe.send((what, arguments))
-        if not self._pipe.poll(2 * PATIENCE_S):
-            raise RuntimeError(f"the crowd did not {what} in time")
-        fine, answer = self._pipe.recv()
-        if not fine:
-            raise RuntimeError(f"the crowd could not {what}: {answer}")
-        return answer
-
-
-@contextmanager
-def crowd() -> Iterator[Crowd]:
-    """The process; it ends with the block."""
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=_serve, args=(theirs,), daemon=True)
-    process.start()
-    theirs.close()
-    try:
-        yield Crowd(ours)
-    finally:
-        ours.close()
-        process.join(10)
-        if process.is_alive():
-            process.kill()
-            process.join()
-
-
-def _serve(pipe: "Connection[Any, Any]") -> None:
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    run(_answer(pipe))
-
-
-async def _answer(pipe: "Connection[Any, Any]") -> None:
-    there = _Crowd()
-    while True:
-        try:
-            what, arguments = await asyncio.to_thread(pipe.recv)
-        except EOFError:
-            return
-        try:
-            answer = True, await getattr(there, what)(*arguments)
-        except (OSError, RuntimeError) as error:
-            answer = False, f"{type(error).__name__}: {error}"
-        pipe.send(answer)

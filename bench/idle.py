@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from bench._common import Report, ServerProcess, arguments, percentile, run, server_process
-from bench._crowd import Crowd, Heard, crowd
+from bench._crowd import Crowd, Heard
+from bench._helper import Helper, helper
 from bench._session import open_session
 from protocol import client_messages as c
 
@@ -55,7 +56,7 @@ def change_percent(before: Sequence[float], after: Sequence[float], share: float
     return 100 * (percentile(after, share) / percentile(before, share) - 1)
 
 
-def idle(report: Report, many: Crowd, args: argparse.Namespace) -> None:
+def idle(report: Report, many: Helper, args: argparse.Namespace) -> None:
     """The figures of idle sessions."""
     options = ("--engine", "embedded", "--max-sessions", str(2 * args.sessions + 16))
     alone: list[float] = []
@@ -82,7 +83,7 @@ def idle(report: Report, many: Crowd, args: argparse.Namespace) -> None:
     report.add("  change of p95", change_percent(alone, beside, 0.95), "%")
 
 
-def live(report: Report, many: Crowd, args: argparse.Namespace) -> None:
+def live(report: Report, many: Helper, args: argparse.Namespace) -> None:
     """The figures of streams that play in real time."""
     with server_process("--engine", "tone") as server:
         many.ask("play", server.port, args.streams, SPREAD_S, {"max_lead_ms": MAX_LEAD_MS})
@@ -114,7 +115,7 @@ def main() -> int:
         seconds=(20, "that CPU is measured over"),
     )
     report = Report("idle")
-    with crowd() as many:
+    with helper(Crowd) as many:
         live(report, many, args)
         idle(report, many, args)
     return report.finish(args.json)

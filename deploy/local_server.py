@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 READY_TIMEOUT_S: Final = 120.0  # includes building the voices if nothing built them before
@@ -32,6 +32,12 @@ class LocalServer:
     port: int
     started: float  # perf_counter() just before the process was started
     ready: float  # ... when /readyz answered 200
+    log: IO[str]  # what it writes; `logged` reads it
+
+    def logged(self) -> str:
+        """Its log so far."""
+        number = self.log.fileno()  # the server writes through the same file: its position must stay where it is
+        return os.pread(number, os.fstat(number).st_size, 0).decode("utf-8", "replace")
 
     @property
     def url(self) -> str:
@@ -59,7 +65,7 @@ def local_server(*options: str, environment: Mapping[str, str] | None = None) ->
                     reason = "stopped" if stopped else f"was not ready within {READY_TIMEOUT_S:.0f} s"
                     raise ServerNotReady(f"the server {reason}. The end of its log:\n{tail}")
                 time.sleep(_LOOK_S)
-            yield LocalServer(process.pid, port, started, time.perf_counter())
+            yield LocalServer(process.pid, port, started, time.perf_counter(), log)
         finally:
             process.terminate()
             try:
