@@ -32,12 +32,12 @@ class Carrier(Protocol):
         """End now, without a word: the line is dead, or another connection took over."""
 
 
-def make_session(pool: EnginePool, policy: Policy, *, recorded: bool) -> Session:
-    """A new session with a name and a token of its own."""
+def make_session(pool: EnginePool, policy: Policy, *, recorded: bool, id_prefix: str = "") -> Session:
+    """A new session with a name, which begins with `id_prefix`, and a token of its own."""
     return Session(
         policy,
         pool.capabilities,
-        session_id=secrets.token_urlsafe(12),
+        session_id=id_prefix + secrets.token_urlsafe(12),
         token=secrets.token_urlsafe(24),
         now=asyncio.get_running_loop().time(),
         recorded=recorded,

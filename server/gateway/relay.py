@@ -38,14 +38,6 @@ class TryAgain(Exception):
     retry_after_ms = RETRY_MS
 
 
-class Relayed(Exception):
-    """`owner` is a connection to the gateway that has the session, and has got the `resume`."""
-
-    def __init__(self, owner: ClientConnection) -> None:
-        super().__init__()
-        self.owner = owner
-
-
 class Elsewhere:
     """Finds the gateway that has a session. `relays` False: for those who come from another gateway. They are not
     passed on again, so that no chain can form.
@@ -55,32 +47,35 @@ class Elsewhere:
         self._siblings = siblings
         self._relays = relays
 
-    async def before_claim(self, message: c.Resume, authorization: str | None) -> None:
-        """Returns where a claim is the way to go on: whoever made the session has ended, or never was. Raises Relayed
-        or TryAgain.
+    async def before_claim(self, message: c.Resume, client: ServerConnection) -> "Relay | None":
+        """The way to the gateway that made the session. None where it has ended, or never was: a claim is the way to go
+        on. Raises TryAgain.
         """
         owner = self._siblings.owner_of(message.session)
-        if owner is not None:
-            await self._relay(owner, message, authorization)
+        return None if owner is None else await self._reach(owner, message, client)
 
-    async def before_unknown(self, message: c.Resume, authorization: str | None) -> None:
-        """Returns where nobody has the session: it was not to be claimed here, perhaps because another gateway did so
-        before. Raises Relayed or TryAgain.
+    async def before_unknown(self, message: c.Resume, client: ServerConnection) -> "Relay | None":
+        """The way to the gateway that has the session although it did not make it: it has claimed it before. None where
+        nobody has it. Raises TryAgain.
         """
         if not self._relays:
-            return
+            return None
         try:
             holder = await self._siblings.holder_of(message.session)
         except Unsure:
             raise TryAgain from None
-        if holder is not None:
-            await self._relay(holder, message, authorization)
-            raise TryAgain  # it has just ended: the next attempt may claim
+        if holder is None:
+            return None
+        relay = await self._reach(holder, message, client)
+        if relay is None:  # it has just ended: the next attempt may claim
+            raise TryAgain
+        return relay
 
-    async def _relay(self, owner: str, message: c.Resume, authorization: str | None) -> None:
-        """Returns where the owner turns out to have ended."""
+    async def _reach(self, owner: str, message: c.Resume, client: ServerConnection) -> "Relay | None":
+        """None where the owner turns out to have ended."""
         if not self._relays:
             raise TryAgain
+        authorization = client.request.headers.get("Authorization") if client.request is not None else None
         try:
             async with asyncio.timeout(RELAY_TIMEOUT_S):
                 connection = await unix_connect(
@@ -97,9 +92,9 @@ class Elsewhere:
                     max_queue=MAX_QUEUE,
                 )
         except (FileNotFoundError, ConnectionRefusedError):
-            if not await self._siblings.has_ended(owner):
-                raise TryAgain from None
-            return
+            if await self._siblings.has_ended(owner):
+                return None
+            raise TryAgain from None
         except (OSError, TimeoutError, InvalidHandshake, EOFError) as problem:
             log.warning("the gateway that has a session does not answer", owner=owner, reason=str(problem) or "late")
             raise TryAgain from None
@@ -110,7 +105,7 @@ class Elsewhere:
         except BaseException:
             connection.transport.abort()
             raise
-        raise Relayed(connection)
+        return Relay(client, connection)
 
 
 class Relay:
@@ -134,8 +129,12 @@ class Relay:
             for work in works:
                 work.cancel()
             await asyncio.gather(*works, return_exceptions=True)
-            self._owner.transport.abort()  # nothing where it is closed
+            self.abort()
             self._over.set()
+
+    def abort(self) -> None:
+        """End the connection to the owner, which keeps the session. Harmless where it is closed."""
+        self._owner.transport.abort()
 
     async def stop(self, deadline_ms: int) -> None:
         """This gateway stops. The session is another one's: its client may go on until the deadline, then it has to

@@ -13,7 +13,7 @@ from protocol.errors import ProtocolError
 from server.cluster.base import EnginePool
 from server.gateway.live import Carrier, LiveSession, make_session
 from server.observe.metrics import Metrics
-from server.session import Policy, ResumeRefused
+from server.session import Policy, ResumeRefused, Session
 from server.session.restore import CannotRestore, belongs_to, restore
 from server.store import FIRST_EPOCH, Claim, MemoryStore, SessionStore, StoreError
 
@@ -42,8 +42,11 @@ class Sessions:
         *,
         store: SessionStore | None = None,
         budget_bytes: int = 256 * 1024 * 1024,
+        id_prefix: str = "",
     ) -> None:
+        """`id_prefix`: what the ids of new sessions begin with."""
         self.taken = 0
+        self._id_prefix = id_prefix
         self.store = store or MemoryStore()
         self._limit = limit
         self._budget = budget_bytes
@@ -80,7 +83,22 @@ class Sessions:
 
     def new(self, pool: EnginePool, policy: Policy) -> LiveSession:
         """One for a connection that has not said yet what it wants. It takes no place and is not known."""
-        return LiveSession(make_session(pool, policy, recorded=self.store.keeps), pool, self._metrics, self._changed)
+        return LiveSession(self._made(pool, policy), pool, self._metrics, self._changed)
+
+    def _made(self, pool: EnginePool, policy: Policy) -> Session:
+        return make_session(pool, policy, recorded=self.store.keeps, id_prefix=self._id_prefix)
+
+    def knows(self, session: str) -> bool:
+        """Whether a session is here, or was."""
+        return session in self._live or session in self._claiming or session in self._ended
+
+    def holds(self, session: str) -> bool:
+        """Whether a session is here, or is being taken over."""
+        return session in self._live or session in self._claiming
+
+    def count_refusal(self, refusal: ResumeRefused) -> None:
+        """A client that came back does not get its session."""
+        self._metrics.resumes.labels(outcome=refusal.reason).inc()
 
     def keep(self, live: LiveSession) -> bool:
         """It is open: give it a place and remember it. False when there are too many."""
@@ -94,22 +112,18 @@ class Sessions:
     async def resume(
         self, message: c.Resume, principal: str, carrier: Carrier, pool: EnginePool, policy: Policy
     ) -> LiveSession:
-        """Give a client who comes back its session. Raises ResumeRefused; the session is then as before."""
-        try:
-            live = self._live.get(message.session) or await self._claim(message, principal, pool, policy)
-            if live is None:
-                known = self._ended.get(message.session)
-                raise (
-                    ResumeRefused(known.reason, known.utterance, known.position) if known else ResumeRefused("unknown")
-                )
-            if live.session.principal != principal or not live.session.accepts(message.token):
-                raise ResumeRefused("auth")
-            if live.failure is not None or live.over:
-                raise ResumeRefused("unknown")
-            live.resume(message, carrier)
-        except ResumeRefused as refusal:
-            self._metrics.resumes.labels(outcome=refusal.reason).inc()
-            raise
+        """Give a client who comes back its session. Raises ResumeRefused, which is for the caller to count; the session is
+        then as before.
+        """
+        live = self._live.get(message.session) or await self._claim(message, principal, pool, policy)
+        if live is None:
+            known = self._ended.get(message.session)
+            raise ResumeRefused(known.reason, known.utterance, known.position) if known else ResumeRefused("unknown")
+        if live.session.principal != principal or not live.session.accepts(message.token):
+            raise ResumeRefused("auth")
+        if live.failure is not None or live.over:
+            raise ResumeRefused("unknown")
+        live.resume(message, carrier)
         self._metrics.resumes.labels(outcome="resumed").inc()
         self._no_longer_waits(live)
         return live

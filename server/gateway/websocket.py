@@ -13,6 +13,7 @@ from protocol.codec import decode_client, encode
 from protocol.errors import CloseCode, ErrorCode, ProtocolError, close_reason
 from server.cluster.base import EnginePool
 from server.gateway.live import LiveSession
+from server.gateway.relay import Elsewhere, Relay, TryAgain
 from server.gateway.sessions import Sessions
 from server.gateway.summary import internal_error
 from server.gateway.turns import Turns
@@ -44,12 +45,16 @@ class WebSocketConnection:
         policy: Policy,
         authenticate: Authenticate,
         sessions: Sessions,
+        elsewhere: Elsewhere | None = None,
     ) -> None:
+        """`elsewhere`: the other gateways, where there are any."""
         self._connection = connection
         self._pool = pool
         self._policy = policy
         self._authenticate = authenticate
         self._sessions = sessions
+        self._elsewhere = elsewhere
+        self._relay: Relay | None = None  # to the gateway that has the session
         self._loop = asyncio.get_running_loop()
         self._writable = asyncio.Event()
         self._answered = asyncio.Event()
@@ -78,10 +83,17 @@ class WebSocketConnection:
                         await self._work()
                     except _Switched:
                         pass
+                    except _Relayed:
+                        break
                     except ResumeRefused as refusal:
                         await self._refuse(refusal)
+            if self._relay is not None:
+                with self._sessions.member(self._relay):
+                    await self._relay.run()
         except ConnectionClosed as closed:
             outcome = "closed" if self._is_over(closed) else None
+        except TryAgain as problem:
+            await say_busy(self._connection, problem.retry_after_ms)
         except _Full:
             outcome = "busy"
             await say_busy(self._connection, FULL_RETRY_MS)
@@ -94,6 +106,8 @@ class WebSocketConnection:
         finally:
             self._nothing_left()
             await self._leave(outcome)
+            if self._relay is not None:
+                self._relay.abort()
 
     def _is_over(self, closed: ConnectionClosed) -> bool:
         """Whether the client gave its session up, or broke the rules, instead of losing its connection."""
@@ -206,12 +220,22 @@ class WebSocketConnection:
         self._known = True
 
     async def _resume(self, message: c.Resume) -> NoReturn:
-        """Carry a session that lost its connection. Raises _Switched, or ResumeRefused."""
+        """Carry a session that lost its connection. Raises _Switched, _Relayed, TryAgain or ResumeRefused."""
         assert self._principal is not None
         self._live.drop()  # its time for `open` must not run out while a session is being restored
+        elsewhere = None if self._sessions.knows(message.session) else self._elsewhere
+        if elsewhere is not None:
+            self._relay = await elsewhere.before_claim(message, self._connection)
+            if self._relay is not None:
+                raise _Relayed
         try:
             live = await self._sessions.resume(message, self._principal, self, self._pool, self._policy)
-        except ResumeRefused:
+        except ResumeRefused as refusal:
+            if elsewhere is not None and refusal.reason == "unknown":
+                self._relay = await elsewhere.before_unknown(message, self._connection)
+                if self._relay is not None:
+                    raise _Relayed from None
+            self._sessions.count_refusal(refusal)
             self._live = self._fresh()
             raise
         self._live, self._known = live, True
@@ -284,6 +308,10 @@ class WebSocketConnection:
 
 class _Full(Exception):
     """As many sessions as there may be are open."""
+
+
+class _Relayed(Exception):
+    """From here on another gateway serves the client, through us."""
 
 
 class _Switched(Exception):
