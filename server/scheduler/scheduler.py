@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from server.scheduler.costs import StepCosts
+from server.scheduler.costs import Mean, StepCosts
 from server.scheduler.fairness import Shares
 from server.scheduler.ticket import Place, StepReport, Ticket
 
@@ -29,6 +29,8 @@ FIRST_PATIENCE_S: Final = 0.25  # a first sound that waited so long counts like 
 CRITICAL_S: Final = (0.03, 0.5)  # bounds of "about to run dry"; between them the time of two steps
 PADDING_MAX: Final = 0.2  # of a batch, by the lengths of its segments
 GATHER_MAX_S: Final = 0.005  # a batch waits no longer for others to join
+GATHER_MEMORY: Final = 20  # waits that are remembered, and steps without one until it is tried again
+GATHER_GAIN_MIN: Final = 0.3  # share of waits that must have brought somebody
 LATE_MEMORY_S: Final = 2.0
 
 
@@ -90,6 +92,9 @@ class Scheduler:
         self._at_work = 0
         self._returning: set[Ticket] = set()  # of the last step: they will soon ask for more
         self._gather_until = 0.0
+        self._gathered_from = 0  # how many there were when the wait began
+        self._gains = Mean(GATHER_MEMORY, value=1.0, weight=1.0)  # whether waiting brought anybody, lately
+        self._declined = 0
         self._late: tuple[float, float] = (0.0, 0.0)  # until when it counts, how much
 
     # ---- asking ----
@@ -138,8 +143,10 @@ class Scheduler:
         for ticket in batch:
             self._count(ticket, -1)
             ticket.place = Place.RUNNING
+        if self._gather_until:
+            self._gains.add(float(len(batch) > self._gathered_from))
+            self._gather_until = 0.0
         self._at_work += 1
-        self._gather_until = 0.0
         return Plan(tuple(batch), lanes_at_work=self._at_work)
 
     def _most_urgent(self, now: float) -> Ticket | None:
@@ -195,7 +202,7 @@ class Scheduler:
 
     def _should_gather(self, batch: list[Ticket], now: float) -> bool:
         """Whether waiting a moment for those who come back from the last step pays: a batch must save more than the
-        wait costs, and nobody in it may be in a hurry.
+        wait costs, nobody in it may be in a hurry, and such waits must have brought somebody before.
         """
         if len(batch) == self._batch_max or not self._returning:
             return False
@@ -205,7 +212,11 @@ class Scheduler:
         hurried = any(ticket.urgency.first or ticket.urgency.due <= now + self.critical_s + wait for ticket in batch)
         if hurried or wait < GATHER_MAX_S / 10:
             return False
-        self._gather_until = now + wait
+        if self._gains.value < GATHER_GAIN_MIN and self._declined < GATHER_MEMORY:
+            self._declined += 1
+            return False
+        self._declined = 0
+        self._gather_until, self._gathered_from = now + wait, len(batch)
         return True
 
     # ---- learning ----
