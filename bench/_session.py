@@ -15,7 +15,7 @@ from protocol import server_messages as s
 from protocol.codec import decode_server, encode
 from protocol.frames import AudioFrame, FrameFlag, decode_frame
 from protocol.media.opus import timeline_sample
-from server.engines.embedded.engine import MAX_TOKENS, count_tokens
+from server.engines.embedded.counting import MAX_TOKENS, count_tokens
 from server.text.segmenter import Segmenter, SegmentLimits
 
 

@@ -28,7 +28,8 @@ from server.engines.base import (
 )
 from server.engines.embedded import create
 from server.engines.embedded.catalog import ALL_VOICES, CHINESE, ENGLISH
-from server.engines.embedded.engine import EmbeddedEngine, count_tokens
+from server.engines.embedded.counting import count_tokens
+from server.engines.embedded.engine import EmbeddedEngine
 from server.engines.embedded.fastspeech2_graph import POSTNET_CONTEXT
 from server.engines.embedded.model import Model
 from server.engines.embedded.options import parse_options

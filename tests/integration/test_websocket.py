@@ -320,7 +320,7 @@ async def test_work_of_clients_who_vanish_is_freed() -> None:
                 await client.until(s.SegmentBegin)
                 socket.transport.abort()
         async with asyncio.timeout(5):
-            while server.sessions.taken or server.pool is None or server.pool.waiting:
+            while server.sessions.taken or server.pool is None or server.pool.capacity().waiting:
                 await asyncio.sleep(0.02)
         async with bare_client(url, open=c.Open()) as client:
             await spoken(client, "你好。")

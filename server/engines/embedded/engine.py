@@ -6,7 +6,6 @@ English model alone, whatever the text: who asks for the freely licensed voice m
 
 import logging
 import platform
-import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -30,6 +29,7 @@ from server.engines.base import (
 )
 from server.engines.embedded.catalog import ALL_VOICES, CHINESE, ENGLISH
 from server.engines.embedded.chinese_voice import ChineseVoice
+from server.engines.embedded.counting import MAX_TOKENS, count_tokens
 from server.engines.embedded.english_voice import EnglishVoice
 from server.engines.embedded.fingerprint import cpu_flags, fingerprint, weight_type_for
 from server.engines.embedded.options import Options
@@ -38,16 +38,12 @@ from server.engines.embedded.rendering import ChunkSizes, SpokenPiece
 from server.engines.embedded.shaping import SAMPLE_RATE
 from server.engines.embedded.voice_build import ENGLISH_MODEL, VoiceBuilder, hibari_assets
 from server.engines.model_cache import CacheEntry, ModelCacheError
-from server.text.characters import HANZI_CLASS
 from server.text.tokens import Boundary, Language, Token
 
-MAX_TOKENS = 40
 SPEED_RANGE = (0.5, 2.0)
 PITCH_RANGE = (0.5, 2.0)
 
 _log = logging.getLogger(__name__)
-_LETTER = rf"[^\W_{HANZI_CLASS}]"
-_TOKEN = re.compile(rf"[{HANZI_CLASS}]|{_LETTER}+(?:['’-]{_LETTER}+)*")
 _SAMPLE_WORDS: dict[Language, str] = {"zh": "你 好 ， 世 界 。", "en": "Hello , world ."}
 _MODES: tuple[RenderMode, ...] = ("stream", "block")
 
@@ -182,11 +178,6 @@ class EmbeddedEngine:
         name = "Chinese" if language == "zh" else "English"
         reason = self._absent.get(language, "the engine is closed")
         return EngineError(f"this server cannot speak {name} text: {reason}")
-
-
-def count_tokens(text: str) -> int:
-    """A Hanzi or a word counts one; marks count nothing."""
-    return sum(1 for _ in _TOKEN.finditer(text))
 
 
 def _spoken_languages(voice_id: str) -> tuple[Language, ...]:

@@ -1,0 +1,276 @@
+"""The gateway's side of one connection to a worker process: asks, hands on what comes, and notices when nothing does.
+
+While something is asked for, a timer looks twice a second for a sign of life. A worker that says nothing for three
+looks, pings unanswered, is frozen; one that lives but finishes nothing for longer than a step may take hangs. Either
+is killed, because its streams go on elsewhere: of two workers that render one stream, one would work for nobody. Looks
+are counted, not seconds, so that a gateway which was itself held up does not take it for a worker's fault.
+"""
+
+import asyncio
+import math
+import os
+import signal
+from typing import Final, Protocol, cast
+
+import structlog
+
+from server.cluster.base import Busy, Capacity, WorkerLost
+from server.cluster.workers.messages import (
+    WIRE_VERSION,
+    Audio,
+    Cancel,
+    End,
+    Failed,
+    FromGateway,
+    Hello,
+    Leaving,
+    Load,
+    Next,
+    Ping,
+    Pong,
+    Stepped,
+    Synthesize,
+)
+from server.cluster.workers.wire import FrameReader, WireError, encode
+from server.engines.base import EngineError
+from server.engines.rendering import RenderedChunk, SegmentRequest
+
+log = structlog.get_logger(__name__)
+
+LOOK_EVERY_S: Final = 0.5
+SILENT_LOOKS: Final = 3
+STEP_GRACE_S: Final = 2.0  # beyond the time a step may take, in which a worker should have ended itself
+
+Answer = RenderedChunk | EngineError | WorkerLost | Busy | None
+"""What came of asking: a chunk, the error that ended the stream, None where the stream is complete."""
+
+
+class Asker(Protocol):
+    """Who has a stream at a worker."""
+
+    def answered(self, answer: Answer) -> None:
+        """What was asked for is there."""
+
+    def lost(self) -> None:
+        """It will not come: the worker is lost. Go on at another one."""
+
+
+class Owner(Protocol):
+    """Who has connections: the pool."""
+
+    def greeted(self, connection: "WorkerConnection", hello: Hello) -> bool:
+        """A worker is ready; False where it cannot be used."""
+
+    def stepped(self, step: Stepped) -> None:
+        """A worker's engine did a step."""
+
+    def gone(self, connection: "WorkerConnection", reason: str) -> None:
+        """A worker that was ready is not connected any more: it `died`, `hung`, was `stopping`, or this side `closed`
+        the connection.
+        """
+
+
+class WorkerConnection(asyncio.Protocol):
+    """See the module text."""
+
+    def __init__(self, owner: Owner, *, step_timeout_s: float) -> None:
+        self.pid = 0
+        self.was_ready = False
+        self.over = asyncio.Event()
+        self.used = 0  # when a stream was last given to it, in streams given
+        self.streams: dict[int, Asker] = {}  # bounded by the sessions of this gateway
+        self._owner = owner
+        self._loop = asyncio.get_running_loop()
+        self._reader = FrameReader()
+        self._transport: asyncio.Transport | None = None
+        self._ready = False
+        self._leaving = False
+        self._lost = False
+        self._numbers = 0
+        self._load = Load(Capacity())
+        self._asked_since = [0, 0]  # since the worker said how it is doing: chunks, first chunks
+        self._asking: set[int] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._heard = False
+        self._worked = False
+        self._steps = 0
+        self._silent_looks = 0
+        self._idle_looks = 0
+        self._idle_looks_allowed = math.ceil((step_timeout_s + STEP_GRACE_S) / LOOK_EVERY_S)
+
+    # What the pool asks
+
+    @property
+    def usable(self) -> bool:
+        """Whether a stream may be given to it."""
+        return self._ready and not self._leaving
+
+    @property
+    def open(self) -> bool:
+        """Whether there is a connection."""
+        return self._transport is not None and not self.over.is_set()
+
+    @property
+    def crowd(self) -> int:
+        """Streams that share the worker, those of other gateways included."""
+        return len(self.streams) + self._load.streams_elsewhere
+
+    def capacity(self) -> Capacity:
+        """What the worker said last, and what was asked for since."""
+        now, (asked, asked_first) = self._load.capacity, self._asked_since
+        return Capacity(
+            streams=now.streams,
+            first_chunk_s=now.first_chunk_s,
+            waiting=now.waiting + asked,
+            waiting_first=now.waiting_first + asked_first,
+            late_s=now.late_s,
+        )
+
+    def begin(self, asker: Asker, request: SegmentRequest, start_sample: int, principal: str) -> int:
+        """Give it a stream; the stream's number."""
+        self._numbers = self._numbers % 0xFFFFFFFF + 1
+        self.streams[self._numbers] = asker
+        self._send(Synthesize(self._numbers, request, start_sample, principal))
+        return self._numbers
+
+    def ask(self, stream: int, slack_s: float, *, first: bool) -> None:
+        """Ask for the stream's next chunk: `answered` or `lost` of who has it will be called."""
+        self._asking.add(stream)
+        self._asked_since[0] += 1
+        self._asked_since[1] += first
+        self._send(Next(stream, slack_s, first))
+        if self._timer is None:
+            self._silent_looks = self._idle_looks = 0
+            self._timer = self._loop.call_later(LOOK_EVERY_S, self._look)
+
+    def forget(self, stream: int) -> None:
+        """Cancel a stream. Harmless when it has ended."""
+        self._asking.discard(stream)
+        if self.streams.pop(stream, None) is not None:
+            self._send(Cancel(stream))
+
+    def close(self) -> None:
+        """End the connection; `over` is set once it is gone."""
+        self._lose("closed")
+
+    # What asyncio calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See asyncio.Protocol."""
+        self._transport = cast(asyncio.Transport, transport)
+        if self._lost:  # closed while it was being opened
+            self._transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        """See asyncio.Protocol."""
+        self._heard = True
+        try:
+            for message in self._reader.feed(data):
+                self._handle(message)
+        except WireError as error:
+            log.error("a worker is broken off", pid=self.pid, reason=str(error))
+            self._lose("died")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See asyncio.Protocol."""
+        self._lose("stopping" if self._leaving else "died")
+        self.over.set()
+
+    def _send(self, message: FromGateway) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.writelines(encode(message))
+
+    def _handle(self, message: object) -> None:
+        match message:
+            case Audio():
+                self._answer(message.stream, message.chunk)
+            case End():
+                self._answer(message.stream, None)
+            case Failed():
+                self._answer(message.stream, _error(message))
+            case Stepped():
+                self._worked = True
+                self._owner.stepped(message)
+            case Load():
+                self._load = message
+                self._asked_since = [0, 0]
+            case Pong():
+                self._worked = self._worked or message.steps != self._steps
+                self._steps = message.steps
+            case Hello():
+                self._greet(message)
+            case Leaving():
+                self._leaving = True
+                if message.reason == "hung":
+                    self._lose("hung")
+            case _:
+                raise WireError(f"a worker does not say {type(message).__name__}")
+
+    def _answer(self, stream: int, answer: Answer) -> None:
+        self._worked = True
+        self._asking.discard(stream)
+        asker = self.streams.get(stream)
+        if asker is not None:  # else it was cancelled as this was on its way
+            if not isinstance(answer, RenderedChunk):
+                del self.streams[stream]
+            asker.answered(answer)
+
+    def _greet(self, hello: Hello) -> None:
+        self.pid = hello.pid
+        if hello.version != WIRE_VERSION:
+            log.error("a worker is of another version than this server, which must be restarted", pid=hello.pid)
+            self.close()
+        elif self._owner.greeted(self, hello):
+            self._ready = self.was_ready = True
+        else:
+            self.close()
+
+    # Signs of life
+
+    def _look(self) -> None:
+        """A timer, twice a second, while something is asked for."""
+        self._timer = None
+        if not self._asking:
+            return
+        self._silent_looks = 0 if self._heard else self._silent_looks + 1
+        self._idle_looks = 0 if self._worked else self._idle_looks + 1
+        self._heard = self._worked = False
+        if self._silent_looks >= SILENT_LOOKS or self._idle_looks > self._idle_looks_allowed:
+            log.error("a worker hangs and is killed", pid=self.pid, frozen=self._silent_looks >= SILENT_LOOKS)
+            self._kill()
+            self._lose("hung")
+            return
+        self._send(Ping())
+        self._timer = self._loop.call_later(LOOK_EVERY_S, self._look)
+
+    def _kill(self) -> None:
+        """The worker lives as long as its connection does, so the number is still its own."""
+        try:
+            os.kill(self.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass  # it was ended by somebody else, a moment ago
+
+    def _lose(self, reason: str) -> None:
+        """The worker is of no use any more. What was asked for goes on elsewhere."""
+        if self._lost:
+            return
+        self._lost, self._ready = True, False
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._transport is not None:
+            self._transport.abort()
+        if self.was_ready:
+            self._owner.gone(self, reason)
+        asking, streams = self._asking, self.streams
+        self._asking, self.streams = set(), {}
+        for stream, asker in streams.items():
+            if stream in asking:
+                asker.lost()
+
+
+def _error(message: Failed) -> EngineError | WorkerLost | Busy:
+    if message.kind == "busy":
+        return Busy(message.message, message.retry_after_s)
+    if message.kind == "lost":
+        return WorkerLost(message.message)
+    return EngineError(message.message, transient=message.transient)

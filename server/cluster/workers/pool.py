@@ -1,0 +1,318 @@
+"""An engine pool of worker processes: each segment goes to the worker that the fewest share.
+
+A stream whose worker is lost goes on at another one, at the sample it had reached. Whoever reads it notices nothing but
+the time this takes, unless several workers die of the same segment or no worker comes back in time.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final, Self
+
+import structlog
+
+from server.cluster.base import Busy, Capacity, PoolObserver, Urgency, WorkerLost
+from server.cluster.workers.capabilities import restore
+from server.cluster.workers.connection import Answer, WorkerConnection
+from server.cluster.workers.messages import Hello, Stepped
+from server.engines.base import Capabilities, EngineError, WordTiming
+from server.engines.rendering import RenderedChunk, SegmentRequest
+
+log = structlog.get_logger(__name__)
+
+PATIENCE_S: Final = 10.0
+"""How long a stream waits for a worker where there is none: the embedded engine is back within three seconds."""
+MAX_LOSSES: Final = 3
+"""Workers that a stream may lose without getting any further: after that it may be what they die of."""
+RETRY_S: Final = (0.05, 1.0)  # between attempts to connect, doubling
+
+
+class WorkerStream:
+    """One segment at one worker after the other."""
+
+    def __init__(self, pool: "WorkerPool", request: SegmentRequest, start_sample: int, principal: str) -> None:
+        self.urgency = Urgency()
+        self._pool = pool
+        self._request = request
+        self._next_sample = start_sample
+        self._principal = principal
+        self._connection: WorkerConnection | None = None
+        self._number = 0  # of the stream, there
+        self._waiter: asyncio.Future[Answer | _Lost] | None = None
+        self._words: set[WordTiming] = set()  # that were given; those of one segment
+        self._moved = False
+        self._losses = 0
+        self._over = False
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more is wanted."""
+        return self._over
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> RenderedChunk:
+        while not self._over:
+            answer = await self._answer()
+            if isinstance(answer, RenderedChunk):
+                if (chunk := self._fresh(answer)) is not None:
+                    return chunk
+            elif isinstance(answer, _Lost):
+                self._losses += 1
+                if self._losses >= MAX_LOSSES:
+                    self._end()
+                    raise WorkerLost(f"{self._losses} workers were lost with this segment")
+            elif not self._over:
+                self._end()
+                if answer is not None:
+                    raise answer
+        raise StopAsyncIteration
+
+    async def _answer(self) -> "Answer | _Lost":
+        try:
+            connection = self._connection
+            if connection is None or not connection.usable:
+                connection = await self._move()
+                if connection is None:
+                    return None
+            self._waiter = self._pool.loop.create_future()
+            slack_s = self.urgency.due - self._pool.loop.time()
+            connection.ask(self._number, slack_s, first=self.urgency.first)
+            return await self._waiter
+        except asyncio.CancelledError:
+            self.cancel()
+            raise
+        finally:
+            self._waiter = None
+
+    async def _move(self) -> WorkerConnection | None:
+        """To a worker, where one takes it. None where the stream was cancelled meanwhile. Raises Busy."""
+        try:
+            connection = await self._pool.assign(self)
+        except Busy:
+            self._end()
+            raise
+        if connection is None:
+            return None
+        self._let_go()
+        self._moved = self._connection is not None
+        self._connection = connection
+        self._number = connection.begin(self, self._request, self._next_sample, self._principal)
+        return connection
+
+    def _fresh(self, chunk: RenderedChunk) -> RenderedChunk | None:
+        """What was not given before: samples are left out by the worker, words that it repeats are left out here."""
+        words = chunk.words
+        if words:
+            if self._moved:
+                words = tuple(word for word in words if word not in self._words)
+            self._words.update(words)
+        if not chunk.pcm and not words:
+            return None
+        self._losses = 0
+        self._next_sample += chunk.samples
+        return chunk if words is chunk.words else RenderedChunk(chunk.pcm, words)
+
+    def cancel(self) -> None:
+        """See SegmentStream."""
+        if not self._over:
+            self._end()
+            if self._waiter is not None and not self._waiter.done():
+                self._waiter.set_result(None)
+
+    def answered(self, answer: Answer) -> None:
+        """See Asker."""
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(answer)
+
+    def lost(self) -> None:
+        """See Asker."""
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(_LOST)
+
+    def _let_go(self) -> None:
+        if self._connection is not None:
+            self._connection.forget(self._number)
+
+    def _end(self) -> None:
+        self._over = True
+        self._let_go()
+        self._pool.finished(self)
+
+
+class _Lost:
+    """In place of an answer: the worker is lost."""
+
+
+_LOST: Final = _Lost()
+
+
+class WorkerPool:
+    """The workers that listen at `paths`. Who runs them is another question: `WorkerProcesses`, here or elsewhere.
+
+    Make it inside the running event loop, then `start` it.
+    """
+
+    def __init__(
+        self,
+        paths: Sequence[str],
+        *,
+        observer: PoolObserver | None = None,
+        step_timeout_s: float = 5.0,
+        patience_s: float = PATIENCE_S,
+    ) -> None:
+        self.loop = asyncio.get_running_loop()
+        self._paths = tuple(paths)
+        self._observer = observer
+        self._step_timeout_s = step_timeout_s
+        self._patience_s = patience_s
+        self._capabilities: Capabilities | None = None
+        self._connections: list[WorkerConnection] = []  # that are ready; one for each path at most
+        self._opened: set[WorkerConnection] = set()  # those, and those that are not ready yet
+        self._active: set[WorkerStream] = set()  # begun and not over; one for each session that speaks
+        self._changed = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._stopping = False
+        self._given = 0
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        """Connect; returns when the first worker is ready. `close` afterwards, also where this is cancelled."""
+        self._tasks = [asyncio.create_task(self._keep_connected(path)) for path in self._paths]
+        while not self._usable():
+            await self._wait_for_change()
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """The engine's, known from `start` on."""
+        assert self._capabilities is not None, "start the pool first"
+        return self._capabilities
+
+    def capacity(self) -> Capacity:
+        """That of all workers together. One that was not measured yet counts like the others."""
+        each = [connection.capacity() for connection in self._connections if connection.usable]
+        known = [one for one in each if one.streams]
+        return Capacity(
+            streams=sum(one.streams for one in known) / len(known) * len(each) if known else 0.0,
+            first_chunk_s=sum(one.first_chunk_s for one in known) / len(known) if known else 0.0,
+            waiting=sum(one.waiting for one in each),
+            waiting_first=sum(one.waiting_first for one in each),
+            late_s=max((one.late_s for one in each), default=0.0),
+            workers=len(each),
+        )
+
+    def synthesize(self, request: SegmentRequest, start_sample: int = 0, *, principal: str = "") -> WorkerStream:
+        """Render one segment; see EnginePool. A worker gets it when its first chunk is asked for."""
+        return WorkerStream(self, request, start_sample, principal)
+
+    async def drain(self) -> None:
+        """See EnginePool."""
+        self._stopping = True
+        await self._idle.wait()
+
+    async def close(self) -> None:
+        """Cancel everything and let go of the workers, which go on living."""
+        self._stopping = True
+        for stream in list(self._active):
+            stream.cancel()
+        for task in self._tasks:
+            task.cancel()
+        opened = list(self._opened)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*(connection.over.wait() for connection in opened if connection.open))
+
+    # What its streams ask
+
+    async def assign(self, stream: WorkerStream) -> WorkerConnection | None:
+        """A worker for it; waits for one a while. None where the stream is over meanwhile. Raises Busy."""
+        if stream not in self._active:
+            if self._stopping:
+                raise Busy("the server is stopping")
+            self._active.add(stream)
+            self._idle.clear()
+        until = self.loop.time() + self._patience_s
+        while not (usable := self._usable()) and not stream.over:
+            try:
+                async with asyncio.timeout_at(until):
+                    await self._wait_for_change()
+            except TimeoutError:
+                raise Busy("no worker process is ready") from None
+        if stream.over:
+            return None
+        best = min(usable, key=lambda each: (each.crowd, each.used))
+        self._given += 1
+        best.used = self._given
+        return best
+
+    def finished(self, stream: WorkerStream) -> None:
+        """A stream is over."""
+        self._active.discard(stream)
+        if not self._active:
+            self._idle.set()
+        if not self._usable():
+            self._changed.set()  # it may be waiting for one
+
+    def _usable(self) -> list[WorkerConnection]:
+        return [each for each in self._connections if each.usable]
+
+    async def _wait_for_change(self) -> None:
+        self._changed.clear()
+        await self._changed.wait()
+
+    # What its connections tell (Owner)
+
+    def greeted(self, connection: WorkerConnection, hello: Hello) -> bool:
+        """See Owner. All workers must make the same samples, or no segment could go on at another one."""
+        try:
+            capabilities = restore(hello.capabilities)
+        except EngineError as error:
+            log.error("a worker cannot be used", pid=hello.pid, reason=str(error))
+            return False
+        if self._capabilities is not None and capabilities != self._capabilities:
+            log.error(
+                "a worker's engine differs from the first one's; restart the server to use it",
+                pid=hello.pid,
+                fingerprint=capabilities.fingerprint,
+                wanted=self._capabilities.fingerprint,
+            )
+            return False
+        self._capabilities = capabilities
+        self._connections.append(connection)
+        self._changed.set()
+        return True
+
+    def stepped(self, step: Stepped) -> None:
+        """See Owner."""
+        if self._observer is not None:
+            self._observer.stepped(step.report)
+
+    def gone(self, connection: WorkerConnection, reason: str) -> None:
+        """See Owner."""
+        if connection in self._connections:
+            self._connections.remove(connection)
+        if reason in ("died", "hung"):
+            log.warning("a worker is lost", pid=connection.pid, reason=reason, streams=len(self._active))
+            if self._observer is not None:
+                self._observer.worker_lost(reason)
+
+    async def _keep_connected(self, path: str) -> None:
+        """One connection to the path after the other."""
+        shortest, longest = RETRY_S
+        delay = shortest
+        while True:
+            connection = WorkerConnection(self, step_timeout_s=self._step_timeout_s)
+            self._opened.add(connection)
+            try:
+                await self.loop.create_unix_connection(lambda made=connection: made, path)  # type: ignore[misc]
+                await connection.over.wait()
+            except OSError:
+                pass  # nobody listens there yet, or any more
+            finally:
+                connection.close()
+                self._opened.discard(connection)
+            if connection.was_ready:
+                delay = shortest
+            else:
+                await asyncio.sleep(delay)
+                delay = min(2 * delay, longest)

@@ -1,0 +1,277 @@
+"""The worker's side of its connections: what gateways ask for, asked of the engine pool of this process."""
+
+import asyncio
+import os
+from typing import Any, Final, cast
+
+import structlog
+
+from server.cluster.base import Busy, Capacity, EnginePool, SegmentStream, StepReport, Urgency, WorkerLost
+from server.cluster.workers.messages import (
+    Audio,
+    Cancel,
+    End,
+    Failed,
+    FromWorker,
+    Hello,
+    Leaving,
+    LeavingReason,
+    Load,
+    Next,
+    Ping,
+    Pong,
+    Stepped,
+    Synthesize,
+)
+from server.cluster.workers.wire import FrameReader, WireError, encode
+from server.engines.base import EngineError
+
+log = structlog.get_logger(__name__)
+
+LOAD_AT_MOST_EVERY_S: Final = 0.02  # to who is being served
+LOAD_TO_ALL_S: Final = 0.1  # to every gateway, while there is something new
+LATE_FADES_S: Final = 1.0  # an idle worker that was late says so again until it is not any more
+LEAVING_S: Final = 2.0  # for chunks that are being made when the worker is told to end
+
+
+class WorkerService:
+    """Serves gateways with `pool`. `server()` makes the protocol of one connection."""
+
+    def __init__(self, described: dict[str, Any]) -> None:
+        """`described`: the engine's capabilities as `capabilities.describe` tells them. Set `pool` before serving."""
+        self.pool: EnginePool | None = None
+        self.loop = asyncio.get_running_loop()
+        self.steps = 0
+        self.leaving: LeavingReason | None = None
+        self.hello = Hello(os.getpid(), described)
+        self.served: _Gateway | None = None  # who asked last
+        self._gateways: set[_Gateway] = set()
+        self._told: Load | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def server(self) -> asyncio.Protocol:
+        """For `create_unix_server`."""
+        return _Gateway(self)
+
+    # What the pool tells (PoolObserver)
+
+    def stepped(self, report: StepReport) -> None:
+        """Told on to who asked last: one gateway counts it."""
+        self.steps += 1
+        to = self.served
+        if to is None or to.closed:
+            to = next(iter(self._gateways), None)
+        if to is not None:
+            to.send(Stepped(report))
+
+    def worker_lost(self, reason: str) -> None:
+        """A step hangs; see `hung`, which has been called before."""
+
+    def hung(self) -> None:
+        """A step hangs. Nothing can stop its thread but the end of the process: gateways are told, then it comes."""
+        self.leave("hung")
+        self.loop.call_later(0.01, os._exit, os.EX_SOFTWARE)  # once the gateways' messages are written
+
+    # Its connections
+
+    def joined(self, gateway: "_Gateway") -> None:
+        """A gateway has connected."""
+        if self.leaving is not None:
+            gateway.break_off()  # to come again when another worker listens here
+            return
+        self._gateways.add(gateway)
+        gateway.send(self.hello)
+        gateway.tell_load()
+
+    def left(self, gateway: "_Gateway") -> None:
+        """A gateway's connection is gone."""
+        self._gateways.discard(gateway)
+
+    def capacity(self) -> Capacity:
+        """The pool's."""
+        assert self.pool is not None
+        return self.pool.capacity()
+
+    @property
+    def streams(self) -> int:
+        """Open streams of all gateways."""
+        return sum(len(gateway.streams) for gateway in self._gateways)
+
+    def load_changed(self) -> None:
+        """Something was asked for or done: every gateway hears how the worker is doing, soon."""
+        if self._timer is None:
+            self._timer = self.loop.call_later(LOAD_TO_ALL_S, self._tell_all)
+
+    def _tell_all(self) -> None:
+        self._timer = None
+        now = Load(self.capacity(), self.streams)
+        if now == self._told:
+            return
+        self._told = now
+        for gateway in self._gateways:
+            gateway.tell_load()
+        if now.capacity.late_s:
+            self._timer = self.loop.call_later(LATE_FADES_S, self._tell_all)
+
+    # Its end
+
+    def leave(self, reason: LeavingReason) -> None:
+        """Tell every gateway to send no further stream."""
+        self.leaving = reason
+        for gateway in self._gateways:
+            gateway.send(Leaving(reason))
+
+    async def drained(self) -> None:
+        """Returns when every chunk that was asked for is there, after 2 s at most. What is left goes on elsewhere."""
+        try:
+            async with asyncio.timeout(LEAVING_S):
+                for gateway in list(self._gateways):
+                    for stream in list(gateway.streams.values()):
+                        await stream.answered()
+        except TimeoutError:
+            pass
+
+
+class _Gateway(asyncio.Protocol):
+    """One gateway's connection."""
+
+    def __init__(self, service: WorkerService) -> None:
+        self.streams: dict[int, _Served] = {}  # bounded by what gateways admit
+        self.closed = False
+        self._service = service
+        self._reader = FrameReader()
+        self._told_load_at = 0.0
+        self._transport: asyncio.WriteTransport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.WriteTransport, transport)
+        self._service.joined(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.closed = True
+        for stream in list(self.streams.values()):
+            stream.cancel()
+        self._service.left(self)
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            for message in self._reader.feed(data):
+                self._handle(message)
+        except WireError as error:
+            log.error("a gateway's connection is broken off", reason=str(error))
+            self.break_off()
+
+    def _handle(self, message: object) -> None:
+        match message:
+            case Next():
+                stream = self.streams.get(message.stream)
+                if stream is not None:  # else it ended as this was on its way
+                    self._service.served = self
+                    stream.ask(Urgency(self._service.loop.time() + message.slack_s, message.first))
+                    self._service.load_changed()
+            case Synthesize():
+                if message.stream in self.streams:
+                    raise WireError(f"there is a stream {message.stream} already")
+                assert self._service.pool is not None
+                asked = self._service.pool.synthesize(
+                    message.request, message.start_sample, principal=message.principal
+                )
+                self.streams[message.stream] = _Served(message.stream, asked, self)
+            case Cancel():
+                stream = self.streams.get(message.stream)
+                if stream is not None:
+                    stream.cancel()
+                    self._service.load_changed()
+            case Ping():
+                self.send(Pong(self._service.steps))
+            case _:
+                raise WireError(f"a gateway does not say {type(message).__name__}")
+
+    def send(self, message: FromWorker) -> None:
+        """Write a message; nothing where the connection is gone. ValueError where it is too long."""
+        if not self.closed and self._transport is not None:
+            self._transport.writelines(encode(message))
+
+    def break_off(self) -> None:
+        """End the connection."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def answer(self, message: Audio | End | Failed) -> None:
+        """Write what a stream asked for. A hung worker answers no more: its streams go on elsewhere."""
+        if self._service.leaving == "hung":
+            return
+        self.send(message)
+        if self._service.loop.time() - self._told_load_at >= LOAD_AT_MOST_EVERY_S:
+            self.tell_load()
+        self._service.load_changed()
+
+    def tell_load(self) -> None:
+        """Write how the worker is doing."""
+        self._told_load_at = self._service.loop.time()
+        self.send(Load(self._service.capacity(), self._service.streams - len(self.streams)))
+
+
+class _Served:
+    """One stream of a gateway: a task that asks the pool for a chunk whenever the gateway asks."""
+
+    def __init__(self, number: int, stream: SegmentStream, gateway: _Gateway) -> None:
+        self._number = number
+        self._stream = stream
+        self._gateway = gateway
+        self._asked: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._task = asyncio.create_task(self._serve())
+
+    def ask(self, urgency: Urgency) -> None:
+        """The gateway wants the next chunk. WireError where it has not had the one before."""
+        if self._asked.done():
+            raise WireError("a chunk is asked for before the one before it was there")
+        self._stream.urgency = urgency
+        self._idle.clear()
+        self._asked.set_result(None)
+
+    async def answered(self) -> None:
+        """Returns when nothing is asked for that is not there."""
+        await self._idle.wait()
+
+    def cancel(self) -> None:
+        """Nothing more is wanted."""
+        self._gateway.streams.pop(self._number, None)
+        self._stream.cancel()
+        self._task.cancel()
+        self._idle.set()
+
+    async def _serve(self) -> None:
+        while True:
+            await self._asked
+            answer = await self._next()
+            self._asked = asyncio.get_running_loop().create_future()
+            self._idle.set()
+            if not isinstance(answer, Audio):
+                self._gateway.streams.pop(self._number, None)
+                self._gateway.answer(answer)
+                return
+            try:
+                self._gateway.answer(answer)
+            except ValueError as error:
+                self._stream.cancel()
+                self._gateway.streams.pop(self._number, None)
+                self._gateway.answer(Failed(self._number, "engine", str(error)))
+                return
+
+    async def _next(self) -> Audio | End | Failed:
+        try:
+            return Audio(self._number, await anext(self._stream))
+        except StopAsyncIteration:
+            return End(self._number)
+        except EngineError as error:
+            return Failed(self._number, "engine", str(error), error.transient)
+        except Busy as error:
+            return Failed(self._number, "busy", str(error), retry_after_s=error.retry_after_s)
+        except WorkerLost as error:
+            return Failed(self._number, "lost", str(error))
+        except Exception as error:  # a fault of ours must end this stream with a word, not leave it waiting for ever
+            log.exception("a stream failed")
+            return Failed(self._number, "engine", f"{type(error).__name__}: {error}")

@@ -1,0 +1,311 @@
+"""Bytes between a gateway and a worker: frames, and the messages in them. No I/O happens here.
+
+A frame is a head (length of the body u32, kind u8, stream u32, little-endian) and a body. PCM travels as it is; what is
+small and has many fields is JSON. Every length and every field is checked before it is used.
+"""
+
+import json
+import struct
+from collections.abc import Callable, Mapping
+from typing import Any, Final, assert_never
+
+import orjson
+
+from server.cluster.base import Capacity, StepReport
+from server.cluster.workers.messages import (
+    Audio,
+    Cancel,
+    End,
+    Failed,
+    Hello,
+    Leaving,
+    Load,
+    Message,
+    Next,
+    Ping,
+    Pong,
+    Stepped,
+    Synthesize,
+)
+from server.engines.base import RenderPlan, WordTiming
+from server.engines.rendering import RenderedChunk, SegmentRequest
+from server.text.tokens import Boundary, Cut, CutCause
+
+MAX_BODY: Final = 64 * 1024 * 1024
+"""Bytes. A chunk of eleven minutes at 48 kHz fits; whatever claims to be longer is no message of ours."""
+
+HEAD: Final = struct.Struct("<IBI")
+_NEXT: Final = struct.Struct("<d?")
+_LOAD: Final = struct.Struct("<ddIIdII")
+_STEPPED: Final = struct.Struct("<dId?d")
+_PONG: Final = struct.Struct("<Q")
+_COUNT: Final = struct.Struct("<I")
+
+
+class WireError(Exception):
+    """The other side says what no message of ours looks like."""
+
+
+def encode(message: Message) -> tuple[bytes, ...]:
+    """The frame of a message, in parts to be written one after the other. ValueError where it is too long to send."""
+    kind = _KIND_OF[type(message)]
+    stream = getattr(message, "stream", 0)
+    match message:
+        case Audio():
+            words = _words_to_json(message.chunk.words)
+            body = _COUNT.pack(len(words)) + words
+            pcm = message.chunk.pcm
+            return _head(kind, stream, len(body) + len(pcm)) + body, pcm
+        case Next():
+            body = _NEXT.pack(message.slack_s, message.first)
+        case Cancel() | Ping() | End():
+            body = b""
+        case Load():
+            body = _load_to_bytes(message)
+        case Stepped():
+            report = message.report
+            body = _STEPPED.pack(report.seconds, report.jobs, report.audio_s, report.first, report.padding)
+        case Pong():
+            body = _PONG.pack(message.steps)
+        case Synthesize():
+            body = _dumps(_synthesize_to_json(message))
+        case Hello():
+            body = _dumps([message.version, message.pid, dict(message.capabilities)])
+        case Failed():
+            body = _dumps([message.kind, message.message, message.transient, message.retry_after_s])
+        case Leaving():
+            body = _dumps([message.reason])
+        case _:
+            assert_never(message)
+    return (_head(kind, stream, len(body)) + body,)
+
+
+class FrameReader:
+    """Collects bytes into messages."""
+
+    def __init__(self, max_body: int = MAX_BODY) -> None:
+        self._max_body = max_body
+        self._pending = bytearray()  # the beginning of one frame, at most `max_body`
+        self._wanted = HEAD.size  # bytes until it is worth looking again
+
+    def feed(self, data: bytes) -> list[Message]:
+        """The messages that are complete now. Raises WireError; nothing may be fed after that."""
+        if self._pending:
+            self._pending += data
+            if len(self._pending) < self._wanted:
+                return []
+            data = bytes(self._pending)
+            self._pending.clear()
+        messages: list[Message] = []
+        view = memoryview(data)
+        at = 0
+        self._wanted = HEAD.size
+        while len(data) - at >= HEAD.size:
+            length, kind, stream = HEAD.unpack_from(data, at)
+            if length > self._max_body:
+                raise WireError(f"a frame of {length} bytes")
+            end = at + HEAD.size + length
+            if end > len(data):
+                self._wanted = end - at
+                break
+            messages.append(_decode(kind, stream, view[at + HEAD.size : end]))
+            at = end
+        self._pending += view[at:]
+        return messages
+
+
+def _head(kind: int, stream: int, length: int) -> bytes:
+    if length > MAX_BODY:
+        raise ValueError(f"a message of {length} bytes is longer than {MAX_BODY}")
+    return HEAD.pack(length, kind, stream)
+
+
+def _decode(kind: int, stream: int, body: memoryview) -> Message:
+    decode = _DECODERS.get(kind)
+    if decode is None:
+        raise WireError(f"no message has the kind {kind}")
+    try:
+        return decode(stream, body)
+    except (struct.error, ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
+        raise WireError(f"kind {kind}: {type(error).__name__}: {error}") from error
+
+
+# Bodies
+
+
+def _empty(make: Callable[[int], Message]) -> Callable[[int, memoryview], Message]:
+    def decode(stream: int, body: memoryview) -> Message:
+        if body:
+            raise ValueError("a body where there is none")
+        return make(stream)
+
+    return decode
+
+
+def _audio(stream: int, body: memoryview) -> Audio:
+    (length,) = _COUNT.unpack_from(body)
+    start = _COUNT.size + length
+    if start > len(body) or (len(body) - start) % 2:
+        raise ValueError("lengths do not fit")
+    words = _words_from_json(body[_COUNT.size : start]) if length else ()
+    return Audio(stream, RenderedChunk(bytes(body[start:]), words))
+
+
+def _next(stream: int, body: memoryview) -> Next:
+    return Next(stream, *_NEXT.unpack(body))
+
+
+def _load(stream: int, body: memoryview) -> Load:
+    streams, first_chunk_s, waiting, waiting_first, late_s, workers, elsewhere = _LOAD.unpack(body)
+    return Load(Capacity(streams, first_chunk_s, waiting, waiting_first, late_s, workers), elsewhere)
+
+
+def _load_to_bytes(message: Load) -> bytes:
+    now = message.capacity
+    return _LOAD.pack(
+        now.streams,
+        now.first_chunk_s,
+        now.waiting,
+        now.waiting_first,
+        now.late_s,
+        now.workers,
+        message.streams_elsewhere,
+    )
+
+
+def _stepped(stream: int, body: memoryview) -> Stepped:
+    return Stepped(StepReport(*_STEPPED.unpack(body)))
+
+
+def _pong(stream: int, body: memoryview) -> Pong:
+    return Pong(*_PONG.unpack(body))
+
+
+def _hello(stream: int, body: memoryview) -> Hello:
+    version, pid, capabilities = _list(_loads(body), 3)
+    return Hello(_whole(pid), _table(capabilities), _whole(version))
+
+
+def _failed(stream: int, body: memoryview) -> Failed:
+    kind, message, transient, retry_after_s = _list(_loads(body), 4)
+    if kind not in ("engine", "busy", "lost"):
+        raise ValueError(f"no failure is called {kind!r}")
+    return Failed(stream, kind, _text(message), transient is True, float(retry_after_s))
+
+
+def _leaving(stream: int, body: memoryview) -> Leaving:
+    (reason,) = _list(_loads(body), 1)
+    if reason not in ("stopping", "hung"):
+        raise ValueError(f"no reason is called {reason!r}")
+    return Leaving(reason)
+
+
+def _synthesize_to_json(message: Synthesize) -> list[Any]:
+    asked, cut = message.request, message.request.cut
+    return [
+        message.start_sample,
+        message.principal,
+        asked.id,
+        [cut.start, cut.end, cut.text, cut.boundary.value, cut.cause.value, cut.language],
+        asked.voice,
+        asked.sample_rate,
+        [asked.speed, asked.pitch, asked.volume],
+        asked.seed,
+        asked.instruct,
+        None if asked.lexicon is None else dict(asked.lexicon),
+        [asked.plan.mode, list(asked.plan.chunk_ms)],
+    ]
+
+
+def _synthesize(stream: int, body: memoryview) -> Synthesize:
+    start, principal, number, cut, voice, rate, factors, seed, instruct, lexicon, plan = _list(_loads(body), 11)
+    cut_start, cut_end, text, boundary, cause, language = _list(cut, 6)
+    speed, pitch, volume = _list(factors, 3)
+    mode, chunk_ms = _list(plan, 2)
+    if language not in ("zh", "en") or mode not in ("stream", "block"):
+        raise ValueError(f"no language or mode is called {language!r}, {mode!r}")
+    request = SegmentRequest(
+        id=_whole(number),
+        cut=Cut(_whole(cut_start), _whole(cut_end), _text(text), Boundary(boundary), CutCause(cause), language),
+        voice=_text(voice),
+        sample_rate=_whole(rate),
+        speed=float(speed),
+        pitch=float(pitch),
+        volume=float(volume),
+        seed=_whole(seed),
+        instruct=_text(instruct),
+        lexicon=None if lexicon is None else {_text(key): _text(value) for key, value in _table(lexicon).items()},
+        plan=RenderPlan(mode, tuple(_whole(ms) for ms in chunk_ms)),
+    )
+    return Synthesize(stream, request, _whole(start), _text(principal))
+
+
+def _words_to_json(words: tuple[WordTiming, ...]) -> bytes:
+    if not words:
+        return b""
+    lines = [(w.text, int(w.start), int(w.end), int(w.first_sample), int(w.end_sample)) for w in words]
+    return _dumps(lines)
+
+
+def _words_from_json(body: memoryview) -> tuple[WordTiming, ...]:
+    lines = [_list(line, 5) for line in _loads(body)]
+    return tuple(WordTiming(_text(text), *map(_whole, numbers)) for text, *numbers in lines)
+
+
+# JSON
+
+
+def _dumps(value: Any) -> bytes:
+    try:
+        return orjson.dumps(value)
+    except TypeError:  # half a surrogate pair in a text: slower, but never lost
+        return json.dumps(value).encode()
+
+
+def _loads(body: memoryview) -> Any:
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return json.loads(bytes(body))
+
+
+def _list(value: Any, length: int) -> list[Any]:
+    if not isinstance(value, list) or len(value) != length:
+        raise ValueError(f"not a list of {length}")
+    return value
+
+
+def _table(value: Any) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError("not a table")
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} is not a text")
+    return value
+
+
+def _whole(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise ValueError(f"{value!r} is not a whole number")
+    return value
+
+
+_MESSAGES: Final[dict[int, tuple[type[Message], Callable[[int, memoryview], Message]]]] = {
+    1: (Synthesize, _synthesize),
+    2: (Next, _next),
+    3: (Cancel, _empty(Cancel)),
+    4: (Ping, _empty(lambda stream: Ping())),
+    16: (Hello, _hello),
+    17: (Audio, _audio),
+    18: (End, _empty(End)),
+    19: (Failed, _failed),
+    20: (Load, _load),
+    21: (Stepped, _stepped),
+    22: (Pong, _pong),
+    23: (Leaving, _leaving),
+}
+_KIND_OF: Final = {made: kind for kind, (made, _) in _MESSAGES.items()}
+_DECODERS: Final = {kind: decode for kind, (_, decode) in _MESSAGES.items()}
