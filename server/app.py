@@ -3,6 +3,8 @@
 import asyncio
 import signal
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 import structlog
@@ -17,9 +19,13 @@ from server.gateway.auth import Principals
 from server.gateway.http import build_app
 from server.gateway.listener import Listener, start_listener
 from server.gateway.origins import Origins
+from server.gateway.relay import Elsewhere
 from server.gateway.sessions import Sessions
 from server.gateway.speak import speak_routes
 from server.gateway.websocket import WebSocketConnection, say_busy
+from server.gateways.names import session_prefix
+from server.gateways.place import Place
+from server.gateways.routes import all_metrics, private_routes
 from server.observe.logs import configure_logs
 from server.observe.metrics import Metrics
 from server.session import Policy
@@ -30,6 +36,8 @@ from server.text.normaliser import warm_up as warm_up_text
 log = structlog.get_logger(__name__)
 
 LOADING_RETRY_MS = 1_000
+START_ERRORS = (OSError, ValueError, LookupError, EngineError, StoreError)
+"""Why a server cannot start: in one line for the user."""
 
 T = TypeVar("T")
 
@@ -41,12 +49,15 @@ class Server:
     speak.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, place: Place | None = None) -> None:
+        """`place`: where it stands among several gateways, if it is one of them."""
         self.settings = settings
+        self.place = place
         self.metrics = Metrics()
         self.principals = Principals.load(settings.keys)
         self.ready = asyncio.Event()
         self.listener: Listener | None = None
+        self._private: Listener | None = None  # for the other gateways
         self.pool: InProcessPool | None = None
         self._policy: Policy | None = None
         self.sessions = Sessions(
@@ -59,6 +70,7 @@ class Server:
                 observer=self._on_journal,
             ),
             budget_bytes=settings.resume_budget_mb * 1024 * 1024,
+            id_prefix=session_prefix(place.name) if place else "",
         )
         self._stopping = False
 
@@ -81,6 +93,15 @@ class Server:
         """What sessions go by, once the engine is loaded."""
         return self._policy
 
+    @property
+    def name(self) -> str:
+        """Among several gateways; empty for the only one."""
+        return self.place.name if self.place else ""
+
+    async def scrape(self) -> bytes:
+        """The metrics, of all gateways."""
+        return await all_metrics(self.metrics, self.place.siblings) if self.place else self.metrics.render()
+
     # Life
 
     async def start(self) -> None:
@@ -95,7 +116,17 @@ class Server:
             websocket_handler=self._serve,
             principals=self.principals,
             metrics=self.metrics,
+            sockets=self.place.sockets if self.place else None,
+            share=self.place,
         )
+        if self.place is not None:
+            self._private = await start_listener(
+                replace(self.settings, tls_cert=None, tls_key=None),
+                app=build_app(self, routes=private_routes(self.metrics, self.sessions)),
+                websocket_handler=partial(self._serve, relayed=True),
+                principals=self.principals,
+                sockets=[self.place.private],
+            )
         await self._load()
 
     async def _load(self) -> None:
@@ -154,29 +185,37 @@ class Server:
     async def stop(self) -> None:
         """Tell clients, let them finish for `drain_timeout_s`, close everything. Takes a few seconds at most."""
         self._stopping = True
+        if self.place is not None:
+            self.place.retire()
         if self.sessions.taken:
             log.info("stopping", sessions=self.sessions.taken, drain_timeout_s=self.settings.drain_timeout_s)
         await self.sessions.stop(round(self.settings.drain_timeout_s * 1000))
-        if self.listener is not None:
-            await self.listener.close(timeout=1.0)
+        await asyncio.gather(*(each.close(timeout=1.0) for each in (self.listener, self._private) if each is not None))
         if self.pool is not None:
             await self.pool.close()
         if self.ready.is_set():
             log.info("stopped")
 
-    async def _serve(self, connection: ServerConnection) -> None:
-        """One WebSocket connection."""
+    async def _serve(self, connection: ServerConnection, *, relayed: bool = False) -> None:
+        """One WebSocket connection; `relayed`: another gateway passes it on."""
         if self.pool is None or self._policy is None or self._stopping:
             await say_busy(connection, LOADING_RETRY_MS)
             return
         authenticate = self.principals.for_connection(connection)
-        await WebSocketConnection(connection, self.pool, self._policy, authenticate, self.sessions).run()
+        elsewhere = Elsewhere(self.place.siblings, relays=not relayed) if self.place else None
+        await WebSocketConnection(connection, self.pool, self._policy, authenticate, self.sessions, elsewhere).run()
 
 
-async def serve(settings: Settings, started: Callable[[Server], None] | None = None) -> None:
-    """Run a server until SIGTERM or SIGINT. `started` is called when it is ready."""
-    server = Server(settings)
-    stop = asyncio.Event()
+async def serve(
+    settings: Settings,
+    started: Callable[[Server], None] | None = None,
+    *,
+    place: Place | None = None,
+    stop: asyncio.Event | None = None,
+) -> None:
+    """Run a server until SIGTERM or SIGINT, or until `stop` is set. `started` is called when it is ready."""
+    server = Server(settings, place)
+    stop = stop or asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
@@ -203,7 +242,7 @@ def run(settings: Settings) -> int:
         log.warning(warning)
     try:
         uvloop.run(serve(settings, _announce))
-    except (OSError, ValueError, LookupError, EngineError, StoreError) as error:
+    except START_ERRORS as error:
         log.error("the server cannot run", reason=" ".join(str(error).split()))
         log.debug("where that came from", exc_info=error)
         return end_process(1)

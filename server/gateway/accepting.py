@@ -1,7 +1,7 @@
 """Accepts connections from a socket that other processes accept from, too, in turns.
 
-A listening socket that several processes wait on wakes all of them. Each asks whether it is its turn; who has more
-than others leaves the connection to them for a moment, then takes it all the same: they may be busy, or frozen.
+A listening socket that several processes wait on wakes all of them. Who has more connections than others leaves the
+next one to them for a moment, and takes it then if it still waits: they may be busy, or frozen.
 """
 
 import asyncio
@@ -13,7 +13,6 @@ from typing import Any, Final
 
 import structlog
 
-STEP_ASIDE_S: Final = 0.002  # some wake-ups of another process
 PAUSE_S: Final = 0.5  # where no descriptor is left: the connection stays in the queue
 _NOTHING_LEFT: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
@@ -27,15 +26,17 @@ class SharedAcceptor:
         self,
         sock: socket.socket,
         factory: Callable[[], asyncio.Protocol],
-        is_my_turn: Callable[[], bool],
+        patience: Callable[[], float],
         *,
         ssl: ssl.SSLContext | None = None,
         ssl_handshake_timeout: float | None = None,
     ) -> None:
-        """Inside the running event loop. `sock` does not block and is closed with this."""
+        """Inside the running event loop. `sock` does not block and is closed with this; `patience` gives the seconds
+        for which the next connection is left to others.
+        """
         self._sock: socket.socket | None = sock
         self._factory = factory
-        self._is_my_turn = is_my_turn
+        self._patience = patience
         self._options: dict[str, Any] = {"ssl": ssl}
         if ssl is not None:
             self._options["ssl_handshake_timeout"] = ssl_handshake_timeout
@@ -86,10 +87,10 @@ class SharedAcceptor:
             self._loop.add_reader(self._sock.fileno(), self._readable)
 
     def _readable(self) -> None:
-        if self._is_my_turn():
-            self._accept()
+        if patience := self._patience():
+            self._pause(patience, self._insist)
         else:
-            self._pause(STEP_ASIDE_S, self._insist)
+            self._accept()
 
     def _insist(self) -> None:
         self._wait()

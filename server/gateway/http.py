@@ -31,6 +31,10 @@ class HttpState(Protocol):
     """What the HTTP side asks of the server."""
 
     @property
+    def name(self) -> str:
+        """Among several gateways; empty for the only one."""
+
+    @property
     def not_ready_reason(self) -> str:
         """Why the server cannot speak now; empty when it can."""
 
@@ -47,6 +51,9 @@ class HttpState(Protocol):
 
     @property
     def metrics(self) -> Metrics: ...
+
+    async def scrape(self) -> bytes:
+        """The metrics as Prometheus reads them."""
 
 
 class ApiError(HTTPException):
@@ -101,7 +108,7 @@ def build_app(state: HttpState, routes: Sequence[BaseRoute] = (), origins: Origi
     origins = origins or Origins()
 
     async def healthz(_: Request) -> Response:
-        return json_response({"status": "ok"})
+        return json_response({"status": "ok", "gateway": state.name} if state.name else {"status": "ok"})
 
     async def readyz(_: Request) -> Response:
         reason = state.not_ready_reason
@@ -110,7 +117,7 @@ def build_app(state: HttpState, routes: Sequence[BaseRoute] = (), origins: Origi
         return json_response({"ready": True})
 
     async def metrics(_: Request) -> Response:
-        return Response(state.metrics.render(), media_type=CONTENT_TYPE)
+        return Response(await state.scrape(), media_type=CONTENT_TYPE)
 
     async def voices(request: Request) -> Response:
         require_principal(state, request)

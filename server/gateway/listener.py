@@ -59,8 +59,8 @@ def max_connections(max_sessions: int) -> int:
 class Share(Protocol):
     """What a process knows of others that accept from the same sockets."""
 
-    def is_my_turn(self) -> bool:
-        """Whether the next connection is for this one rather than for another."""
+    def patience(self) -> float:
+        """For how many seconds the next connection should be left to others; 0.0: it is this one's turn."""
 
     def on_count(self, connections: int) -> None:
         """So many are open here."""
@@ -218,9 +218,8 @@ async def _accept_in_turns(
         )
         return GatewayConnection(gateway, protocol, server, **_BOUNDS)
 
-    share.on_count(0)
     # websockets asks nothing of it that other servers of asyncio have not.
-    return cast(asyncio.Server, SharedAcceptor(sock, factory, share.is_my_turn, **options))
+    return cast(asyncio.Server, SharedAcceptor(sock, factory, share.patience, **options))
 
 
 def _select_subprotocol(_: object, offered: Sequence[Subprotocol]) -> Subprotocol | None:

@@ -41,3 +41,7 @@ class Loads:
     def has_least(self, index: int) -> bool:
         """Whether no other gateway has less than this one."""
         return self._counts[index - 1] <= min(self._counts)
+
+    def others_serve(self, index: int) -> bool:
+        """Whether any other one serves."""
+        return any(count != _ABSENT for place, count in enumerate(self._counts, 1) if place != index)

@@ -42,6 +42,11 @@ class State:
     policy: Policy | None = field(default_factory=lambda: Policy(default_voice="b"))
     principals: Principals = field(default_factory=Principals)
     metrics: Metrics = field(default_factory=Metrics)
+    name: str = ""
+
+    async def scrape(self) -> bytes:
+        return self.metrics.render()
+
 
 
 async def fail(_: Request) -> Response:

@@ -1,0 +1,66 @@
+"""Where one gateway of several stands: its name, the sockets it shares, the others, its share of the connections."""
+
+import os
+import socket
+from typing import Final
+
+from server.gateways.control import Launch
+from server.gateways.loads import Loads
+from server.gateways.siblings import Siblings
+
+BACKLOG: Final = 1024
+STEP_ASIDE_S: Final = 0.002  # some wake-ups of another process
+NOT_READY_S: Final = 0.1  # others can serve, and we cannot
+
+
+class Place:
+    """Made from a `Launch`, inside the running event loop."""
+
+    def __init__(self, launch: Launch) -> None:
+        """Takes over what was inherited, and listens for the others. Raises OSError."""
+        self.siblings = Siblings(launch.name, launch.folder)
+        self.workers = launch.workers
+        self.sockets = tuple(socket.socket(fileno=descriptor) for descriptor in launch.sockets)
+        self.private = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        """For the other gateways."""
+        self.private.setblocking(False)
+        self.private.bind(str(self.siblings.socket_of(launch.name)))
+        self.private.listen(BACKLOG)
+        self._loads = Loads(launch.loads, launch.gateways)
+        os.close(launch.loads)
+        self._connections = 0
+        self._serves = False
+
+    @property
+    def name(self) -> str:
+        """This gateway's name."""
+        return self.siblings.name
+
+    def begin(self) -> None:
+        """It can speak: connections may come."""
+        self._serves = True
+        self.on_count(self._connections)
+
+    def retire(self) -> None:
+        """It stops: the others should take what comes."""
+        self._serves = False
+        self._loads.clear(self.siblings.index)
+
+    def leave(self) -> None:
+        """It has given its sessions up: the others need not ask it any more."""
+        self.siblings.socket_of(self.name).unlink(missing_ok=True)
+
+    # What the listener asks (Share)
+
+    def patience(self) -> float:
+        """For how many seconds the next connection should be left to others."""
+        index = self.siblings.index
+        if self._serves:
+            return 0.0 if self._loads.has_least(index) else STEP_ASIDE_S
+        return NOT_READY_S if self._loads.others_serve(index) else 0.0
+
+    def on_count(self, connections: int) -> None:
+        """So many are open here."""
+        self._connections = connections
+        if self._serves:
+            self._loads.set(self.siblings.index, connections)

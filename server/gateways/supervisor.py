@@ -1,0 +1,261 @@
+"""The parent of several gateways: opens the port, starts them, says who lives, starts them again, and stops them.
+
+It serves nothing itself and loads no engine. A gateway that dies is started again, with growing pauses; but where one
+cannot start to begin with, the whole server does not, and says why in one line.
+"""
+
+import asyncio
+import os
+import secrets
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from server.gateway.binding import Address, open_sockets
+from server.gateways.control import CannotStart, Launch, Ready, members_line, pack_launch, parse_report
+from server.gateways.loads import Loads
+from server.gateways.names import NONCE_BYTES, gateway_name
+from server.gateways.shares import share_of
+from server.observe.logs import configure_logs
+from server.settings import Settings
+
+FIRST_PAUSE_S: Final = 0.1
+LONGEST_PAUSE_S: Final = 10.0
+GOOD_LIFE_S: Final = 30.0  # whoever lived so long starts again without delay
+STOP_GRACE_S: Final = 10.0  # beyond `drain_timeout_s`, then gateways are killed
+MAX_UNREAD_BYTES: Final = 262_144  # of what a gateway was told: it is frozen, and not to be waited for
+MAX_PATH_BYTES: Final = 100  # of a unix socket's path; the kernel takes 107, on macOS 103
+
+log = structlog.stdlib.get_logger("cosystream.gateways")
+
+
+class GatewayFailed(Exception):
+    """A gateway cannot start; the text is one line for the user."""
+
+
+class Supervisor:
+    """See the module text. `run` returns after `stop` was set."""
+
+    def __init__(self, settings: Settings, sockets: list[socket.socket], folder: Path) -> None:
+        """Inside the running event loop. `sockets` listen; `folder` is private and takes the gateways' own sockets."""
+        self.settings = settings
+        self.stop = asyncio.Event()
+        self._share = share_of(settings, settings.gateways)
+        self._sockets = sockets
+        self._folder = folder
+        self._loads_file = Loads.make_file(settings.gateways)
+        self._loads = Loads(self._loads_file, settings.gateways)
+        self._living: dict[str, asyncio.StreamWriter | None] = {}  # what leads to them; None: on its way there
+        self._processes: dict[str, asyncio.subprocess.Process] = {}
+        self._ready: dict[int, Ready] = {}  # what was ready once, by place
+        self._all_ready = asyncio.Event()
+
+    async def run(self) -> None:
+        """Keep all gateways going until `stop`. Raises GatewayFailed where one cannot start to begin with."""
+        keeping = [
+            asyncio.create_task(self._keep(index), name=f"gateway {index}")
+            for index in range(1, self.settings.gateways + 1)
+        ]
+        announcing = asyncio.create_task(self._announce(), name="announce")
+        stopping = asyncio.create_task(self.stop.wait(), name="stop")
+        try:
+            await asyncio.wait((*keeping, stopping), return_when=asyncio.FIRST_COMPLETED)
+            self.stop.set()
+            await self._end_all(keeping)
+        finally:
+            for task in (*keeping, announcing, stopping):
+                task.cancel()
+            results = await asyncio.gather(*keeping, announcing, stopping, return_exceptions=True)
+            os.close(self._loads_file)
+        for result in results:
+            if isinstance(result, Exception):
+                raise result
+        if self._all_ready.is_set():
+            log.info("stopped")
+
+    async def _announce(self) -> None:
+        await self._all_ready.wait()
+        ready = self._ready[1]
+        scheme = "http" if self.settings.tls_cert is None else "https"
+        for sock in self._sockets:
+            log.info(
+                "ready",
+                url=f"{scheme}://{Address(*sock.getsockname()[:2])}",
+                engine=ready.engine,
+                voices=ready.voices,
+                store=self.settings.store,
+                gateways=self.settings.gateways,
+            )
+
+    # ---- one gateway ----
+
+    async def _keep(self, index: int) -> None:
+        """Start the gateway in this place, again and again."""
+        loop = asyncio.get_running_loop()
+        pause = FIRST_PAUSE_S
+        while True:
+            began = loop.time()
+            how = await self._live(index, gateway_name(index, secrets.token_hex(NONCE_BYTES)))
+            if self.stop.is_set():
+                return
+            if index not in self._ready:
+                raise GatewayFailed(how)
+            if loop.time() - began >= GOOD_LIFE_S:
+                pause = FIRST_PAUSE_S
+            log.error("a gateway ended", gateway=index, how=how, starts_again_in_s=pause)
+            try:
+                async with asyncio.timeout(pause):
+                    await self.stop.wait()
+                return
+            except TimeoutError:
+                pause = min(2 * pause, LONGEST_PAUSE_S)
+
+    async def _live(self, index: int, name: str) -> str:
+        """One process, from its start to its end; how it ended."""
+        self._living[name] = None
+        self._tell_all()  # the others know it before it can have a session
+        theirs: socket.socket | None = None
+        try:
+            ours, theirs = socket.socketpair()
+            reader, writer = await asyncio.open_unix_connection(sock=ours)
+            try:
+                process = await self._start(theirs)
+                self._processes[name] = process
+                theirs.close()
+                writer.write(pack_launch(self._launch(name)))
+                self._living[name] = writer
+                self._tell_all()
+                reason = await self._listen(index, reader)
+                status = await process.wait()
+            finally:
+                writer.transport.abort()
+            return reason or f"gateway {index} {_how_it_ended(status)}"
+        finally:
+            if theirs is not None:
+                theirs.close()
+            self._processes.pop(name, None)
+            # It is gone, and so are its locks: the others may claim its sessions.
+            (self._folder / name).unlink(missing_ok=True)
+            self._loads.clear(index)
+            del self._living[name]
+            self._tell_all()
+
+    async def _start(self, control: socket.socket) -> asyncio.subprocess.Process:
+        inherited = [sock.fileno() for sock in (*self._sockets, control)]
+        package = str(Path(__file__).parents[2])  # wherever this program was found, the gateway finds it, too
+        path = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH"))))
+        return await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "server.gateways.process", str(control.fileno()),
+            stdin=asyncio.subprocess.DEVNULL,
+            pass_fds=(*inherited, self._loads_file),
+            env={**os.environ, "PYTHONPATH": path},
+        )  # fmt: skip
+
+    def _launch(self, name: str) -> Launch:
+        return Launch(
+            settings=self._share,
+            name=name,
+            gateways=self.settings.gateways,
+            folder=self._folder,
+            sockets=tuple(sock.fileno() for sock in self._sockets),
+            loads=self._loads_file,
+        )
+
+    async def _listen(self, index: int, reader: asyncio.StreamReader) -> str:
+        """Hear what it reports until it ends; why it cannot start, empty where it says nothing about that."""
+        reason = ""
+        try:
+            while line := await reader.readline():
+                match parse_report(line):
+                    case Ready() as ready:
+                        self._ready[index] = ready
+                        if len(self._ready) == self.settings.gateways:
+                            self._all_ready.set()
+                    case CannotStart() as cannot:
+                        reason = cannot.reason
+        except OSError:
+            pass  # it was killed
+        return reason
+
+    def _tell_all(self) -> None:
+        line = members_line(list(self._living))
+        for name, writer in self._living.items():
+            if writer is None or writer.transport.is_closing():
+                continue
+            if writer.transport.get_write_buffer_size() > MAX_UNREAD_BYTES:
+                log.error("a gateway hears nothing and is killed", gateway=name)
+                self._signal(name, signal.SIGKILL)
+            else:
+                writer.write(line)
+
+    # ---- the end ----
+
+    async def _end_all(self, keeping: list[asyncio.Task[None]]) -> None:
+        """Have them stop in order, side by side; whoever does not is killed."""
+        for name in list(self._processes):
+            self._signal(name, signal.SIGTERM)
+        _, late = await asyncio.wait(keeping, timeout=self.settings.drain_timeout_s + STOP_GRACE_S)
+        if late:
+            log.warning("gateways did not stop and are killed", count=len(self._processes))
+            for name in list(self._processes):
+                self._signal(name, signal.SIGKILL)
+            await asyncio.wait(late, timeout=STOP_GRACE_S)
+
+    def _signal(self, name: str, number: signal.Signals) -> None:
+        try:
+            self._processes[name].send_signal(number)
+        except (KeyError, ProcessLookupError):
+            pass  # it has just ended
+
+
+def run(settings: Settings) -> int:
+    """Run a server of several gateways; the exit status is returned."""
+    configure_logs(settings.log_format, settings.log_level)
+    for warning in settings.warnings:
+        log.warning(warning)
+    try:
+        asyncio.run(_serve(settings))
+    except (OSError, ValueError, GatewayFailed) as error:
+        log.error("the server cannot run", reason=" ".join(str(error).split()))
+        log.debug("where that came from", exc_info=error)
+        return 1
+    return 0
+
+
+async def _serve(settings: Settings) -> None:
+    sockets = await open_sockets(settings.hosts, settings.port)
+    folder = private_folder()
+    try:
+        supervisor = Supervisor(settings, sockets, folder)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, supervisor.stop.set)
+        await supervisor.run()
+    finally:
+        for sock in sockets:
+            sock.close()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def private_folder() -> Path:
+    """A new folder that only this user may enter, short enough for the paths of sockets in it. Raises OSError."""
+    folder = Path(tempfile.mkdtemp(prefix="cosystream-"))
+    if len(os.fsencode(folder)) + 20 > MAX_PATH_BYTES:  # a gateway's name
+        folder.rmdir()
+        folder = Path(tempfile.mkdtemp(prefix="cosystream-", dir="/tmp"))  # mkdtemp makes it safe
+    return folder
+
+
+def _how_it_ended(status: int) -> str:
+    if status >= 0:
+        return f"ended with status {status}"
+    try:
+        return f"was ended by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"was ended by signal {-status}"
