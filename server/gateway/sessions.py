@@ -112,8 +112,8 @@ class Sessions:
     async def resume(
         self, message: c.Resume, principal: str, carrier: Carrier, pool: EnginePool, policy: Policy
     ) -> LiveSession:
-        """Give a client who comes back its session. Raises ResumeRefused, which is for the caller to count; the session is
-        then as before.
+        """Give a client who comes back its session. Raises ResumeRefused, which the caller counts; the session is then
+        as before.
         """
         live = self._live.get(message.session) or await self._claim(message, principal, pool, policy)
         if live is None:

@@ -48,7 +48,6 @@ class State:
         return self.metrics.render()
 
 
-
 async def fail(_: Request) -> Response:
     raise RuntimeError("secret cause")
 
