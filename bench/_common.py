@@ -105,14 +105,13 @@ class Report:
         return 0 if all(each.ok for each in self.figures) else 1
 
 
-def arguments(description: str | None, **numbers: tuple[int, str]) -> argparse.Namespace:
-    """The command line: `--json FILE` and whole numbers as (default, help)."""
+def arguments(description: str | None, **options: tuple[int | float | str, str]) -> argparse.Namespace:
+    """The command line: `--json FILE` and options as (default, help), which take what their default is."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here too")
-    for name, (default, text) in numbers.items():
-        parser.add_argument(
-            f"--{name.replace('_', '-')}", type=int, default=default, help=f"{text} (default: {default})"
-        )
+    for name, (default, text) in options.items():
+        option = f"--{name.replace('_', '-')}"
+        parser.add_argument(option, type=type(default), default=default, help=f"{text} (default: {default})")
     return parser.parse_args()
 
 
