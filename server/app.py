@@ -202,7 +202,7 @@ class Server:
             await say_busy(connection, LOADING_RETRY_MS)
             return
         authenticate = self.principals.for_connection(connection)
-        elsewhere = Elsewhere(self.place.siblings, relays=not relayed) if self.place else None
+        elsewhere = Elsewhere(self.place.siblings, self.metrics.relayed, relays=not relayed) if self.place else None
         await WebSocketConnection(connection, self.pool, self._policy, authenticate, self.sessions, elsewhere).run()
 
 

@@ -9,6 +9,7 @@ import asyncio
 from typing import Final
 
 import structlog
+from prometheus_client import Gauge
 from websockets.asyncio.client import ClientConnection, unix_connect
 from websockets.asyncio.connection import Connection
 from websockets.asyncio.server import ServerConnection
@@ -43,8 +44,10 @@ class Elsewhere:
     passed on again, so that no chain can form.
     """
 
-    def __init__(self, siblings: Siblings, *, relays: bool) -> None:
+    def __init__(self, siblings: Siblings, gauge: Gauge, *, relays: bool) -> None:
+        """`gauge` counts connections that are passed on."""
         self._siblings = siblings
+        self._gauge = gauge
         self._relays = relays
 
     async def before_claim(self, message: c.Resume, client: ServerConnection) -> "Relay | None":
@@ -105,13 +108,14 @@ class Elsewhere:
         except BaseException:
             connection.transport.abort()
             raise
-        return Relay(client, connection)
+        return Relay(client, connection, self._gauge)
 
 
 class Relay:
     """One connection of a client, passed on. `run` returns when both ends are closed."""
 
-    def __init__(self, client: ServerConnection, owner: ClientConnection) -> None:
+    def __init__(self, client: ServerConnection, owner: ClientConnection, gauge: Gauge) -> None:
+        self._gauge = gauge
         self._client = client
         self._owner = owner
         self._over = asyncio.Event()
@@ -124,7 +128,8 @@ class Relay:
             for work in (_move, _break)
         ]
         try:
-            await asyncio.gather(*works)
+            with self._gauge.track_inprogress():
+                await asyncio.gather(*works)
         finally:
             for work in works:
                 work.cancel()

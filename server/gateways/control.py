@@ -28,7 +28,7 @@ class Launch:
     folder: Path  # of the gateways' sockets
     sockets: tuple[int, ...]  # descriptors that it inherits: they listen
     loads: int  # likewise: the memory of `Loads`
-    workers: tuple[Path, ...] = ()  # the sockets of worker processes
+    workers: tuple[str, ...] = ()  # the sockets of worker processes
 
 
 @dataclass(frozen=True, slots=True)

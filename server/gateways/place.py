@@ -19,6 +19,7 @@ class Place:
     def __init__(self, launch: Launch) -> None:
         """Takes over what was inherited, and listens for the others. Raises OSError."""
         self.siblings = Siblings(launch.name, launch.folder)
+        self.gateways = launch.gateways
         self.workers = launch.workers
         self.sockets = tuple(socket.socket(fileno=descriptor) for descriptor in launch.sockets)
         self.private = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

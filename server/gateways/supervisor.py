@@ -7,22 +7,20 @@ cannot start to begin with, the whole server does not, and says why in one line.
 import asyncio
 import os
 import secrets
-import shutil
 import signal
 import socket
 import sys
-import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 import structlog
 
-from server.gateway.binding import Address, open_sockets
+from server.gateway.binding import Address
 from server.gateways.control import CannotStart, Launch, Ready, members_line, pack_launch, parse_report
 from server.gateways.loads import Loads
 from server.gateways.names import NONCE_BYTES, gateway_name
 from server.gateways.shares import share_of
-from server.observe.logs import configure_logs
 from server.settings import Settings
 
 FIRST_PAUSE_S: Final = 0.1
@@ -30,7 +28,6 @@ LONGEST_PAUSE_S: Final = 10.0
 GOOD_LIFE_S: Final = 30.0  # whoever lived so long starts again without delay
 STOP_GRACE_S: Final = 10.0  # beyond `drain_timeout_s`, then gateways are killed
 MAX_UNREAD_BYTES: Final = 262_144  # of what a gateway was told: it is frozen, and not to be waited for
-MAX_PATH_BYTES: Final = 100  # of a unix socket's path; the kernel takes 107, on macOS 103
 
 log = structlog.stdlib.get_logger("cosystream.gateways")
 
@@ -42,10 +39,20 @@ class GatewayFailed(Exception):
 class Supervisor:
     """See the module text. `run` returns after `stop` was set."""
 
-    def __init__(self, settings: Settings, sockets: list[socket.socket], folder: Path) -> None:
-        """Inside the running event loop. `sockets` listen; `folder` is private and takes the gateways' own sockets."""
+    def __init__(
+        self,
+        settings: Settings,
+        sockets: Sequence[socket.socket],
+        folder: Path,
+        stop: asyncio.Event,
+        workers: Sequence[str] = (),
+    ) -> None:
+        """Inside the running event loop. `sockets` listen; `folder` is private and takes the gateways' own sockets;
+        `workers` are the sockets of worker processes.
+        """
         self.settings = settings
-        self.stop = asyncio.Event()
+        self.stop = stop
+        self._workers = tuple(workers)
         self._share = share_of(settings, settings.gateways)
         self._sockets = sockets
         self._folder = folder
@@ -127,11 +134,13 @@ class Supervisor:
             try:
                 process = await self._start(theirs)
                 self._processes[name] = process
+                if self.stop.is_set():
+                    self._signal(name, signal.SIGTERM)
                 theirs.close()
                 writer.write(pack_launch(self._launch(name)))
                 self._living[name] = writer
                 self._tell_all()
-                reason = await self._listen(index, reader)
+                reason = await self._listen(index, name, reader)
                 status = await process.wait()
             finally:
                 writer.transport.abort()
@@ -148,14 +157,14 @@ class Supervisor:
 
     async def _start(self, control: socket.socket) -> asyncio.subprocess.Process:
         inherited = [sock.fileno() for sock in (*self._sockets, control)]
-        package = str(Path(__file__).parents[2])  # wherever this program was found, the gateway finds it, too
-        path = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH"))))
+        # It finds its modules where this process found them, and nowhere else.
+        path = os.pathsep.join(place or os.curdir for place in sys.path)
         return await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "server.gateways.process", str(control.fileno()),
+            *(sys.executable, "-P", "-m", "server.gateways.process", str(control.fileno())),
             stdin=asyncio.subprocess.DEVNULL,
             pass_fds=(*inherited, self._loads_file),
             env={**os.environ, "PYTHONPATH": path},
-        )  # fmt: skip
+        )
 
     def _launch(self, name: str) -> Launch:
         return Launch(
@@ -165,15 +174,18 @@ class Supervisor:
             folder=self._folder,
             sockets=tuple(sock.fileno() for sock in self._sockets),
             loads=self._loads_file,
+            workers=self._workers,
         )
 
-    async def _listen(self, index: int, reader: asyncio.StreamReader) -> str:
+    async def _listen(self, index: int, name: str, reader: asyncio.StreamReader) -> str:
         """Hear what it reports until it ends; why it cannot start, empty where it says nothing about that."""
         reason = ""
         try:
             while line := await reader.readline():
                 match parse_report(line):
                     case Ready() as ready:
+                        level = "info" if index in self._ready else "debug"  # of the first ones `ready` tells
+                        getattr(log, level)("a gateway is ready", gateway=name, pid=self._processes[name].pid)
                         self._ready[index] = ready
                         if len(self._ready) == self.settings.gateways:
                             self._all_ready.set()
@@ -212,44 +224,6 @@ class Supervisor:
             self._processes[name].send_signal(number)
         except (KeyError, ProcessLookupError):
             pass  # it has just ended
-
-
-def run(settings: Settings) -> int:
-    """Run a server of several gateways; the exit status is returned."""
-    configure_logs(settings.log_format, settings.log_level)
-    for warning in settings.warnings:
-        log.warning(warning)
-    try:
-        asyncio.run(_serve(settings))
-    except (OSError, ValueError, GatewayFailed) as error:
-        log.error("the server cannot run", reason=" ".join(str(error).split()))
-        log.debug("where that came from", exc_info=error)
-        return 1
-    return 0
-
-
-async def _serve(settings: Settings) -> None:
-    sockets = await open_sockets(settings.hosts, settings.port)
-    folder = private_folder()
-    try:
-        supervisor = Supervisor(settings, sockets, folder)
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, supervisor.stop.set)
-        await supervisor.run()
-    finally:
-        for sock in sockets:
-            sock.close()
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def private_folder() -> Path:
-    """A new folder that only this user may enter, short enough for the paths of sockets in it. Raises OSError."""
-    folder = Path(tempfile.mkdtemp(prefix="cosystream-"))
-    if len(os.fsencode(folder)) + 20 > MAX_PATH_BYTES:  # a gateway's name
-        folder.rmdir()
-        folder = Path(tempfile.mkdtemp(prefix="cosystream-", dir="/tmp"))  # mkdtemp makes it safe
-    return folder
 
 
 def _how_it_ended(status: int) -> str:

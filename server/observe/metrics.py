@@ -59,6 +59,9 @@ class Metrics:
         self.errors = self._counter("errors", "errors told to clients, by code", "code")
         self.engine_queue = self._gauge("engine_queue", "segments waiting for the engine")
         self.connections = self._gauge("connections", "connections open now, of every kind")
+        self.relayed = self._gauge("connections_relayed", "those of them that another gateway serves through this one")
+        self.gateways = self._gauge("gateways", "gateways whose figures are here")
+        self.gateways.set(1)
         self.http_requests = self._counter("http_requests", "HTTP requests answered", "method", "route", "status")
         ProcessCollector(namespace=PREFIX, registry=self.registry)
 

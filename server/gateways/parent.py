@@ -1,0 +1,94 @@
+"""The process that a user starts for several gateways: the port, the workers if there are any, and the supervisor.
+
+It loads no engine and serves nothing itself.
+"""
+
+import asyncio
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from server.gateway.binding import open_sockets
+from server.gateways.supervisor import GatewayFailed, Supervisor
+from server.observe.logs import configure_logs
+from server.settings import Settings
+
+MAX_PATH_BYTES: Final = 100  # of a unix socket's path; the kernel takes 107, on macOS 103
+
+log = structlog.stdlib.get_logger("cosystream.gateways")
+
+
+def run(settings: Settings) -> int:
+    """Run a server of several gateways; the exit status is returned."""
+    configure_logs(settings.log_format, settings.log_level)
+    for warning in settings.warnings:
+        log.warning(warning)
+    try:
+        asyncio.run(_serve(settings))
+    except (OSError, ValueError, GatewayFailed) as error:
+        log.error("the server cannot run", reason=" ".join(str(error).split()))
+        log.debug("where that came from", exc_info=error)
+        return 1
+    return 0
+
+
+async def _serve(settings: Settings) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    sockets = await open_sockets(settings.hosts, settings.port)
+    folder = private_folder()
+    try:
+        async with _workers(settings, stop) as workers:
+            if not stop.is_set():
+                await Supervisor(settings, sockets, folder, stop, workers).run()
+    finally:
+        for sock in sockets:
+            sock.close()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@asynccontextmanager
+async def _workers(settings: Settings, stop: asyncio.Event) -> AsyncIterator[Sequence[str]]:
+    """The sockets of the worker processes, while they run; of none, where the settings want none.
+
+    Raises GatewayFailed where no worker can start.
+    """
+    if not settings.workers:
+        yield ()
+        return
+    # Late: these bring libraries that a parent without workers has no use for.
+    fault = import_module("server.engines.base").EngineError
+    workers = import_module("server.cluster.opening").worker_processes(settings)
+    starting = asyncio.create_task(workers.start(), name="start workers")
+    stopping = asyncio.create_task(stop.wait(), name="stop")
+    try:
+        await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
+        if starting.done():
+            starting.result()
+        yield workers.paths
+    except fault as error:
+        raise GatewayFailed(str(error)) from error
+    finally:
+        starting.cancel()
+        stopping.cancel()
+        await asyncio.gather(starting, stopping, return_exceptions=True)
+        await workers.stop()
+
+
+def private_folder() -> Path:
+    """A new folder that only this user may enter, short enough for the paths of sockets in it. Raises OSError."""
+    folder = Path(tempfile.mkdtemp(prefix="cosystream-"))
+    if len(os.fsencode(folder)) + 20 > MAX_PATH_BYTES:  # a gateway's name
+        folder.rmdir()
+        folder = Path(tempfile.mkdtemp(prefix="cosystream-", dir="/tmp"))  # mkdtemp makes it safe
+    return folder
