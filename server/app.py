@@ -100,7 +100,7 @@ class Server:
 
     async def scrape(self) -> bytes:
         """The metrics, of all gateways."""
-        return await all_metrics(self.metrics, self.place.siblings) if self.place else self.metrics.render()
+        return await all_metrics(self.metrics, self.place) if self.place else self.metrics.render()
 
     # Life
 

@@ -5,7 +5,7 @@ itself (`cosystream_process_*`) mean nothing as sums, so each keeps its own, wit
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -20,9 +20,10 @@ class _Family:
     values: dict[str, float] = field(default_factory=dict)  # by name and labels, as written
 
 
-def merge(texts: Iterable[tuple[str, bytes]]) -> bytes:
+def merge(texts: Iterable[tuple[str, bytes]], greatest: Container[str] = ()) -> bytes:
     """One text of several, each given with the value of its label. Families and series keep the order they first
-    came in. Raises ValueError for what is no such text.
+    came in. Of the metrics named in `greatest` the greatest value counts: they are about something that all share.
+    Raises ValueError for what is no such text.
     """
     families: dict[str, _Family] = {}
     for label, text in texts:
@@ -37,7 +38,8 @@ def merge(texts: Iterable[tuple[str, bytes]]) -> bytes:
                 series, _, value = line.rpartition(" ")
                 if series.startswith(OWN):
                     series = _labelled(series, label)
-                family.values[series] = family.values.get(series, 0.0) + float(value)
+                one, others = float(value), family.values.get(series, 0.0)
+                family.values[series] = max(one, others) if series.partition("{")[0] in greatest else one + others
     lines = [
         line
         for family in families.values()

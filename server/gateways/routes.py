@@ -1,5 +1,7 @@
 """What gateways ask each other over HTTP, on their unix sockets only."""
 
+from typing import Final
+
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -8,10 +10,15 @@ from server.gateway.http import json_response
 from server.gateway.sessions import Sessions
 from server.gateways.merging import merge
 from server.gateways.names import index_of
-from server.gateways.siblings import HOLDS_PATH, Siblings
+from server.gateways.place import Place
+from server.gateways.siblings import HOLDS_PATH
 from server.observe.metrics import CONTENT_TYPE, Metrics
 
-METRICS_PATH = "/gateway/metrics"
+METRICS_PATH: Final = "/gateway/metrics"
+LATEST: Final = frozenset({"cosystream_engine_late_seconds"})
+"""Not to be added up: how late the latest chunk came."""
+OF_WORKERS: Final = frozenset({"cosystream_workers", "cosystream_engine_queue", "cosystream_engine_queue_first"})
+"""Each gateway tells these of the worker processes that all use."""
 
 
 def private_routes(metrics: Metrics, sessions: Sessions) -> list[Route]:
@@ -29,7 +36,8 @@ def private_routes(metrics: Metrics, sessions: Sessions) -> list[Route]:
     ]
 
 
-async def all_metrics(metrics: Metrics, siblings: Siblings) -> bytes:
+async def all_metrics(metrics: Metrics, place: Place) -> bytes:
     """Those of all gateways, added up; of those who do not answer in time there is nothing."""
-    texts = [(siblings.name, metrics.render()), *await siblings.collect(METRICS_PATH)]
-    return merge((str(index_of(name)), text) for name, text in texts)
+    texts = [(place.name, metrics.render()), *await place.siblings.collect(METRICS_PATH)]
+    greatest = LATEST | OF_WORKERS if place.workers else LATEST
+    return merge(((str(index_of(name)), text) for name, text in texts), greatest)

@@ -19,6 +19,8 @@ PURE = (
     "protocol",
     "server/audio",
     "server/gateway/request_head.py",
+    "server/gateways/merging.py",
+    "server/gateways/names.py",
     "server/link",
     "server/scheduler",
     "server/session",
