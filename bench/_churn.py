@@ -24,7 +24,7 @@ TEXTS: Final = (
     "你好。",
     "山高水远，天蓝云白，风轻日暖。今天是个好天气！",
     "The ferry left at a quarter past nine, half an hour late, with four hundred people on board.",
-    "雾还没有散，码头上的灯一盏一盏地亮着。 Nobody had told the captain about the rocks. 他看了看表，又看了看海，什么也没说。",
+    "雾还没有散，码头上的灯一盏一盏地亮着。 Nobody had told the captain about the rocks. 他看了看表，什么也没说。",
     "One, two. 三，四。 Five, six! 七，八？ " * 4,
 )
 PATIENCE_S: Final = 60.0  # for anything a client does

@@ -1,0 +1,56 @@
+"""Clients who come and go at random for a few seconds: everything they hear is exact, and nothing of them stays.
+`make soak` goes on for ten minutes, looks at the memory too, and kills workers (bench/churn.py).
+"""
+
+import asyncio
+import os
+from random import Random
+
+import pytest
+from structlog.testing import capture_logs
+
+from bench._churn import Client, Tally, Wrong, expected_digests
+from deploy.faulty_proxy import FaultyProxy
+from tests.support.faults import scene
+
+SEED = int(os.environ.get("COSYSTREAM_CHURN_SEED", "1"))
+CLIENTS = 20
+SECONDS = 8.0
+
+
+async def test_clients_come_and_go() -> None:
+    loop = asyncio.get_running_loop()
+    before = len(asyncio.all_tasks())
+    tally = Tally()
+    with capture_logs() as lines:
+        async with scene(resume_ttl_s=1.0, max_sessions=200) as there:
+            assert there.server.listener is not None
+            port = there.server.listener.port
+            expected = await expected_digests(port)
+            tasks = len(asyncio.all_tasks())
+            until = loop.time() + SECONDS
+
+            async def one(number: int) -> None:
+                async with FaultyProxy(port) as proxy:
+                    await Client(port, proxy, Random(f"{SEED}:{number}"), expected, tally).live(until)
+
+            await asyncio.gather(*map(one, range(CLIENTS)))
+            await there.no_session_is_left(4.0)
+            assert len(asyncio.all_tasks()) <= tasks
+    assert not tally.faulty, "\n".join(tally.faults)
+    assert len(tally.done) == 8
+    assert tally.complete > CLIENTS
+    assert tally.resumes > 0
+    assert not [line for line in lines if line["log_level"] in ("warning", "error", "critical")]
+    assert len(asyncio.all_tasks()) <= before
+
+
+async def test_what_sounds_wrong_is_seen() -> None:
+    """The test itself must be able to fail."""
+    async with scene(alone=False) as there:
+        assert there.server.listener is not None
+        port = there.server.listener.port
+        expected = dict.fromkeys(await expected_digests(port), "something else")
+        async with FaultyProxy(port) as proxy:
+            with pytest.raises(Wrong, match="does not sound"):
+                await Client(port, proxy, Random(1), expected, Tally()).speak()
