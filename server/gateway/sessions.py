@@ -269,9 +269,12 @@ class Sessions:
             self._members.discard(member)
 
     async def stop(self, deadline_ms: int) -> None:
-        """Stop them all, side by side. What a store keeps can go on in the next process."""
+        """Stop them all, side by side. What a store keeps can go on in another process: at once, where no connection
+        carries it.
+        """
         self._stopping = True
-        await self._all(member.stop(deadline_ms) for member in list(self._members))
+        waiting = [self.end(live, "stopped", keep=True) for live in list(self._waiting.values())]
+        await self._all([*waiting, *(member.stop(deadline_ms) for member in list(self._members))])
         if self._claiming:
             await asyncio.wait(self._claiming.values(), timeout=CLAIM_PATIENCE_S)
         await self._all(self.end(live, "stopped", keep=True) for live in list(self._live.values()))

@@ -21,6 +21,7 @@ from server.session import Policy, ResumeRefused
 
 SEND_ERROR_TIMEOUT_S: Final = 1.0  # a peer that does not read cannot be told why it is closed
 CLOSE_TIMEOUT_S: Final = 2.0
+STOP_TIMEOUT_S: Final = 4.0  # for the store and the close, after the time to finish
 FULL_RETRY_MS: Final = 2_000
 MAX_REFUSALS: Final = 8  # of one connection: `resume` after `resume` that failed
 LEFT: Final = (CloseCode.NORMAL, CloseCode.GOING_AWAY)  # closes with which a client gives its session up
@@ -63,6 +64,8 @@ class WebSocketConnection:
         self._principal: str | None = None
         self._refusals = 0
         self._stopping = False
+        self._cut = False  # the time to finish is over
+        self._ended: asyncio.Future[None] | None = None  # `run` has returned; made by `stop`
         self._known = False  # the session has a place
         self._live = self._fresh()
 
@@ -92,6 +95,11 @@ class WebSocketConnection:
                     await self._relay.run()
         except ConnectionClosed as closed:
             outcome = "closed" if self._is_over(closed) else None
+        except _Cut:
+            outcome = "stopped" if self._known else None
+            if self._known:  # given up first: its client may ask another process for it as soon as it hears of the end
+                await self._sessions.end(self._live, "stopped", keep=True)
+            await self._close(CloseCode.RESTART, "the server is stopping")
         except TryAgain as problem:
             await say_busy(self._connection, problem.retry_after_ms)
         except _Full:
@@ -108,6 +116,8 @@ class WebSocketConnection:
             await self._leave(outcome)
             if self._relay is not None:
                 self._relay.abort()
+            if self._ended is not None and not self._ended.done():
+                self._ended.set_result(None)
 
     def _is_over(self, closed: ConnectionClosed) -> bool:
         """Whether the client gave its session up, or broke the rules, instead of losing its connection."""
@@ -144,9 +154,10 @@ class WebSocketConnection:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def stop(self, deadline_ms: int) -> None:
-        """Tell the client to go, give it until the deadline to finish, then close. Bounded also where it does not
-        read.
+        """Tell the client to go, give it until the deadline to finish, then close: the session is in the store before
+        the client hears of it. Bounded also where it does not read.
         """
+        self._ended = self._loop.create_future()
         goaway = encode(s.GoAway(deadline_ms, "the server is stopping"))
         limit = self._loop.time() + deadline_ms / 1000
         self._stopping = True
@@ -157,7 +168,9 @@ class WebSocketConnection:
                 await asyncio.wait((self._drained,), timeout=limit - self._loop.time())
         except (ConnectionClosed, TimeoutError):
             pass
-        await self._close(CloseCode.RESTART, "the server is stopping")
+        self._cut = True
+        self._failed.set()
+        await asyncio.wait((self._ended,), timeout=STOP_TIMEOUT_S)
 
     # ---- Carrier ----
 
@@ -277,10 +290,12 @@ class WebSocketConnection:
                 self._nothing_left()
 
     async def _watch(self) -> None:
-        """Raises the session's failure, also while a message to a peer that does not read is on its way."""
-        await self._failed.wait()
-        assert self._live.failure is not None
-        raise self._live.failure
+        """Raises the session's failure, or _Cut when the server stops; also while a message to a peer that does not
+        read is on its way.
+        """
+        if not self._cut:
+            await self._failed.wait()
+        raise self._live.failure or _Cut
 
     def _nothing_left(self) -> None:
         if not self._drained.done():
@@ -308,6 +323,10 @@ class WebSocketConnection:
 
 class _Full(Exception):
     """As many sessions as there may be are open."""
+
+
+class _Cut(Exception):
+    """The server stops, and the time to finish is over."""
 
 
 class _Relayed(Exception):
