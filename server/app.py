@@ -5,7 +5,6 @@ import signal
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import TypeVar
 
 import structlog
 import uvloop
@@ -13,8 +12,9 @@ from websockets.asyncio.server import ServerConnection
 
 from protocol.media.opus import OpusUnavailableError, load_opuslib
 from server.background import end_process, in_daemon_thread
-from server.cluster import InProcessPool, StepReport
-from server.engines import Capabilities, EngineError, registry
+from server.cluster import EnginePool
+from server.cluster.opening import PoolOpener
+from server.engines import Capabilities, EngineError
 from server.gateway.auth import Principals
 from server.gateway.http import build_app
 from server.gateway.listener import Listener, start_listener
@@ -27,19 +27,18 @@ from server.gateways.names import session_prefix
 from server.gateways.place import Place
 from server.gateways.routes import all_metrics, private_routes
 from server.observe.logs import configure_logs
-from server.observe.metrics import Metrics
+from server.observe.loop_lag import LoopLag
+from server.observe.pool import PoolWatch
+from server.observe.watch import Watch
 from server.session import Policy
 from server.settings import Settings
 from server.store import Activity, StoreError, open_store
-from server.text.normaliser import warm_up as warm_up_text
 
 log = structlog.get_logger(__name__)
 
 LOADING_RETRY_MS = 1_000
 START_ERRORS = (OSError, ValueError, LookupError, EngineError, StoreError)
 """Why a server cannot start: in one line for the user."""
-
-T = TypeVar("T")
 
 
 class Server:
@@ -53,16 +52,20 @@ class Server:
         """`place`: where it stands among several gateways, if it is one of them."""
         self.settings = settings
         self.place = place
-        self.metrics = Metrics()
+        self.watch = Watch(sample_percent=settings.log_sample_percent)
+        self.metrics = self.watch.metrics
+        self.loop_lag = LoopLag(self.metrics.loop_lag_seconds.observe)
+        self.pool_watch = PoolWatch(self.metrics, settings.engine)
         self.principals = Principals.load(settings.keys)
         self.ready = asyncio.Event()
         self.listener: Listener | None = None
         self._private: Listener | None = None  # for the other gateways
-        self.pool: InProcessPool | None = None
+        self.pool: EnginePool | None = None
+        self._opener = PoolOpener(settings, self.pool_watch)
         self._policy: Policy | None = None
         self.sessions = Sessions(
             settings.max_sessions,
-            self.metrics,
+            self.watch,
             store=open_store(
                 settings.store,
                 ttl_s=settings.resume_ttl_s or 1.0,
@@ -81,7 +84,9 @@ class Server:
         """Empty when the server can speak."""
         if self._stopping:
             return "stopping"
-        return "" if self.ready.is_set() else "loading the engine"
+        if self.pool is None or not self.ready.is_set():
+            return "loading the engine"
+        return "" if self.pool.capacity().workers else "no engine is at work"
 
     @property
     def capabilities(self) -> Capabilities | None:
@@ -110,6 +115,7 @@ class Server:
         Raises OSError for the address, ValueError for a setting, LookupError for an engine that does not exist and
         EngineError for one that cannot start.
         """
+        self.loop_lag.start()
         self.listener = await start_listener(
             self.settings,
             app=build_app(self, routes=speak_routes(self), origins=Origins.of(self.settings)),
@@ -131,20 +137,13 @@ class Server:
 
     async def _load(self) -> None:
         settings = self.settings
-        options = dict(settings.engine_options)
-        engine = await self._engine_work(lambda: registry.create(settings.engine, options))
-        await asyncio.gather(
-            self._engine_work(engine.warm_up), in_daemon_thread(warm_up_text), in_daemon_thread(_warm_up_opus)
-        )
-        known = [voice.id for voice in engine.capabilities.voices]
+        pool, _ = await asyncio.gather(self._opener.start(), in_daemon_thread(_warm_up_opus))
+        known = [voice.id for voice in pool.capabilities.voices]
         voice = settings.default_voice or known[0]
         if voice not in known:
             raise ValueError(f"default_voice must be one of {', '.join(known)}, not {voice!r}")
-        self.pool = InProcessPool(
-            engine, threads=settings.engine_threads, observer=self, step_timeout_s=settings.step_timeout_s
-        )
-        await self.pool.calibrate()
-        self.metrics.engine_queue.set_function(lambda: self.pool.capacity().waiting if self.pool else 0)
+        self.pool = pool
+        self.pool_watch.follow(pool)
         self._policy = Policy(
             default_voice=voice,
             open_timeout_s=settings.open_timeout_s,
@@ -155,28 +154,6 @@ class Server:
             resume_ttl_s=settings.resume_ttl_s,
         )
         self.ready.set()
-
-    async def _engine_work(self, work: Callable[[], T]) -> T:
-        """Off the event loop, and left alone where the server stops meanwhile. What only a fault of the engine can
-        raise becomes an EngineError.
-        """
-        try:
-            return await in_daemon_thread(work)
-        except (EngineError, OSError, ValueError, registry.UnknownEngine):
-            raise
-        except Exception as error:
-            name = self.settings.engine
-            raise EngineError(f"the engine {name} cannot start: {type(error).__name__}: {error}") from error
-
-    # What its pool tells (PoolObserver)
-
-    def stepped(self, report: StepReport) -> None:
-        """See PoolObserver."""
-        self.metrics.step_seconds.labels(engine=self.settings.engine).observe(report.seconds)
-
-    def worker_lost(self, reason: str) -> None:
-        """See PoolObserver."""
-        log.warning("an engine worker is lost", reason=reason)
 
     def _on_journal(self, activity: Activity) -> None:
         self.metrics.journal_bytes.inc(activity.bytes)
@@ -191,8 +168,9 @@ class Server:
             log.info("stopping", sessions=self.sessions.taken, drain_timeout_s=self.settings.drain_timeout_s)
         await self.sessions.stop(round(self.settings.drain_timeout_s * 1000))
         await asyncio.gather(*(each.close(timeout=1.0) for each in (self.listener, self._private) if each is not None))
-        if self.pool is not None:
-            await self.pool.close()
+        await self._opener.close()
+        self.loop_lag.stop()
+        self.watch.report_left_out()
         if self.ready.is_set():
             log.info("stopped")
 

@@ -12,7 +12,7 @@ from protocol.errors import ProtocolError
 from server.cluster.base import EnginePool
 from server.gateway.rendering import Renderer
 from server.gateway.summary import Summary, internal_error
-from server.observe.metrics import Metrics
+from server.observe.watch import Watch
 from server.session import Policy, ResumeRefused, Session
 from server.store import Journal
 
@@ -59,18 +59,18 @@ class LiveSession:
     """
 
     def __init__(
-        self, session: Session, pool: EnginePool, metrics: Metrics, on_change: "Callable[[LiveSession], None]"
+        self, session: Session, pool: EnginePool, watch: Watch, on_change: "Callable[[LiveSession], None]"
     ):
         self.session = session
         self.carrier: Carrier | None = None
         self.failure: Exception | None = None
-        self.summary = Summary(session, metrics, pool.capabilities.name, "websocket")
+        self.summary = Summary(session, watch, pool.capabilities.name, "websocket")
         self.journal: Journal | None = None
         self.over = False
         self.counted_bytes = 0  # what `Sessions` counts for it while it is detached
         self._on_change = on_change
         self._loop = asyncio.get_running_loop()
-        self._renderer = Renderer(session, pool, self._rendered)
+        self._renderer = Renderer(session, pool, self._rendered, self.summary.waited)
         self._rendering: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
@@ -97,6 +97,7 @@ class LiveSession:
         """Go on, on a new connection. Raises ResumeRefused, and then nothing has changed."""
         self.session.resume(message, secrets.token_urlsafe(24), self._loop.time())
         self.attach(carrier)
+        self.summary.resumed()
         self.changed()
 
     def detach(self, carrier: Carrier) -> None:
@@ -113,6 +114,7 @@ class LiveSession:
     def start(self, journal: Journal | None) -> None:
         """Begin to render, and to write down what was recorded."""
         self.journal = journal
+        self.summary.begun()
         self._rendering = asyncio.create_task(self._render(), name=f"render {self.session.id}")
         self.changed()
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from functools import partial
 
 from server.audio.wire import CodedAudio, WireCoder
-from server.cluster.base import EnginePool, SegmentStream, Urgency, WorkerLost
+from server.cluster.base import Busy, EnginePool, SegmentStream, Urgency, WorkerLost
 from server.engines.base import EngineError
 from server.engines.rendering import RenderedChunk
 from server.gateway.turns import Turns
@@ -18,12 +18,16 @@ class Renderer:
     """Renders one session's text, one segment at a time, for as long as `run` runs.
 
     `changed` is called whenever there is something new to send; call `wake` whenever the session may have work or room.
+    `waited(utterance, seconds)` is told how long each chunk took to come from the engine.
     """
 
-    def __init__(self, session: Session, pool: EnginePool, changed: Callable[[], None]) -> None:
+    def __init__(
+        self, session: Session, pool: EnginePool, changed: Callable[[], None], waited: Callable[[int, float], None]
+    ) -> None:
         self._session = session
         self._pool = pool
         self._changed = changed
+        self._waited = waited
         self._loop = asyncio.get_running_loop()
         self._event = asyncio.Event()
         self._work: Work | None = None
@@ -49,7 +53,7 @@ class Renderer:
                 continue
             try:
                 await self._render(work)
-            except (EngineError, WorkerLost) as error:
+            except (EngineError, WorkerLost, Busy) as error:
                 if self._session.is_current(work):
                     raise self._session.failed(work, error) from error
 
@@ -72,17 +76,20 @@ class Renderer:
             self._complete(work, await self._code(coder, coder.finish))
 
     async def _speak(self, work: SpeakSegment, coder: WireCoder) -> None:
-        stream = self._pool.synthesize(work.request)
+        stream = self._pool.synthesize(work.request, principal=self._session.principal)
         self._stream, self._work = stream, work
         try:
             stream.urgency = self._urgency()
+            asked = self._loop.time()
             async for chunk in stream:
+                self._waited(work.utterance, self._loop.time() - asked)
                 fresh = self._session.fresh(work, chunk.pcm)
                 coded = await self._code(coder, partial(coder.push, fresh))
                 await self._place(work, chunk, coded)
                 if not self._session.is_current(work):
                     return
                 stream.urgency = self._urgency()
+                asked = self._loop.time()
         finally:
             self._stream = self._work = None
             stream.cancel()

@@ -12,7 +12,7 @@ from protocol import client_messages as c
 from protocol.errors import ProtocolError
 from server.cluster.base import EnginePool
 from server.gateway.live import Carrier, LiveSession, make_session
-from server.observe.metrics import Metrics
+from server.observe.watch import Watch
 from server.session import Policy, ResumeRefused, Session
 from server.session.restore import CannotRestore, belongs_to, restore
 from server.store import FIRST_EPOCH, Claim, MemoryStore, SessionStore, StoreError
@@ -38,7 +38,7 @@ class Sessions:
     def __init__(
         self,
         limit: int,
-        metrics: Metrics,
+        watch: Watch,
         *,
         store: SessionStore | None = None,
         budget_bytes: int = 256 * 1024 * 1024,
@@ -50,7 +50,8 @@ class Sessions:
         self.store = store or MemoryStore()
         self._limit = limit
         self._budget = budget_bytes
-        self._metrics = metrics
+        self._watch = watch
+        self._metrics = watch.metrics
         self._members: set[Stoppable] = set()
         self._live: dict[str, LiveSession] = {}
         self._waiting: OrderedDict[str, LiveSession] = OrderedDict()  # of these, without connection; the oldest first
@@ -83,7 +84,7 @@ class Sessions:
 
     def new(self, pool: EnginePool, policy: Policy) -> LiveSession:
         """One for a connection that has not said yet what it wants. It takes no place and is not known."""
-        return LiveSession(self._made(pool, policy), pool, self._metrics, self._changed)
+        return LiveSession(self._made(pool, policy), pool, self._watch, self._changed)
 
     def _made(self, pool: EnginePool, policy: Policy) -> Session:
         return make_session(pool, policy, recorded=self.store.keeps, id_prefix=self._id_prefix)
@@ -184,7 +185,7 @@ class Sessions:
             raise ResumeRefused("unknown")
         if not self.admit():
             raise ResumeRefused("evicted")
-        live = LiveSession(restored, pool, self._metrics, self._changed)
+        live = LiveSession(restored, pool, self._watch, self._changed)
         live.belongs_to(restored.principal)
         self._live[session] = live
         live.start(claim.journal)

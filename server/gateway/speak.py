@@ -31,6 +31,7 @@ from server.gateway.rendering import Renderer
 from server.gateway.sessions import Sessions
 from server.gateway.summary import Summary, internal_error
 from server.observe.metrics import Metrics
+from server.observe.watch import Watch
 from server.session import Policy, Session
 
 MAX_TEXT_CHARS: Final = 100_000  # of one request; longer texts go through the WebSocket
@@ -44,6 +45,10 @@ class SpeakState(HttpState, Protocol):
     @property
     def pool(self) -> EnginePool | None:
         """Where segments are rendered, once the engine is loaded."""
+
+    @property
+    def watch(self) -> Watch:
+        """What is noticed about sessions."""
 
     @property
     def sessions(self) -> Sessions:
@@ -98,7 +103,7 @@ class Speech:
     """One text being spoken into a response body. Raises ProtocolError where `open` asks for what cannot be had."""
 
     def __init__(
-        self, pool: EnginePool, policy: Policy, request: SpeakRequest, metrics: Metrics, principal: str
+        self, pool: EnginePool, policy: Policy, request: SpeakRequest, watch: Watch, principal: str
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._changed = asyncio.Event()
@@ -107,9 +112,9 @@ class Speech:
         self._session = Session(
             policy, pool.capabilities, session_id=secrets.token_urlsafe(12), token="", now=self._loop.time()
         )
-        self.summary = Summary(self._session, metrics, pool.capabilities.name, "http", principal)
+        self.summary = Summary(self._session, watch, pool.capabilities.name, "http", principal)
         self._over = asyncio.Event()
-        self._renderer = Renderer(self._session, pool, self._changed.set)
+        self._renderer = Renderer(self._session, pool, self._changed.set, self.summary.waited)
         text = request.text
         pieces = [text[at : at + limits.MAX_TEXT_CHARS] for at in range(0, len(text), limits.MAX_TEXT_CHARS)]
         numbered: list[c.ClientMessage] = [c.Start(1, 1)]
@@ -117,6 +122,7 @@ class Speech:
         numbered.append(c.End(len(numbered) + 1))
         for message in (request.open, *numbered):
             self._session.receive(message, self._loop.time())
+        self.summary.begun()
 
     async def stop(self, deadline_ms: int) -> None:
         """Wait until it is over, until the deadline at most: what is left then ends with its connection."""
@@ -206,7 +212,7 @@ def speak_routes(state: SpeakState) -> list[Route]:
                 HTTPStatus.SERVICE_UNAVAILABLE, "too many sessions", code="busy", headers={"Retry-After": "2"}
             )
         try:
-            speech = Speech(state.pool, policy, asked, state.metrics, principal.name)
+            speech = Speech(state.pool, policy, asked, state.watch, principal.name)
         except ProtocolError as error:
             state.sessions.release()
             raise _refused(error, state.metrics) from None

@@ -1,19 +1,29 @@
-"""What is logged and counted about sessions, the same for every way in."""
+"""What is logged, counted and shown of sessions, the same for every way in."""
 
 import asyncio
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Final, Literal
 
 import structlog
 
-from protocol.errors import ErrorCode, ProtocolError
+from protocol.errors import ERRORS, ErrorCode, ProtocolError
 from server.link import Switch
-from server.observe.metrics import Metrics
+from server.observe.account import SessionAccount
+from server.observe.watch import Watch
 from server.session import Session, SessionObserver
 
 log = structlog.get_logger(__name__)
 
-_OURS = (ErrorCode.ENGINE_FAILED, ErrorCode.INTERNAL)
+SHOWN_ID: Final = 6
+_OURS: Final = frozenset({ErrorCode.ENGINE_FAILED, ErrorCode.INTERNAL})
+_FAILED: Final = frozenset({*_OURS, ErrorCode.CLIENT_STALLED, "lost", "expired", "not restored"})
+_NO_LINE_OF_ITS_OWN: Final = frozenset(ERRORS) - _OURS  # where it never was open, `client error` says all there is
+
+
+def short_id(session: str) -> str:
+    """What strangers may see of a session's id: enough to find it in the log, and which gateway has it."""
+    owner, separator, own = session.rpartition(".")
+    return owner.partition("-")[0] + separator + own[:SHOWN_ID]
 
 
 def internal_error(cause: Exception) -> ProtocolError:
@@ -23,55 +33,104 @@ def internal_error(cause: Exception) -> ProtocolError:
     return error
 
 
-@dataclass
 class Summary(SessionObserver):
-    """Keeps account of one session. `principal` is whose it is, once that is known."""
+    """Keeps account of one session. `principal` is whose it is, once that is known.
 
-    session: Session
-    metrics: Metrics
-    engine: str
-    transport: Literal["websocket", "http"]
-    principal: str | None = None
+    It is shown on the status page from `begun` to `ended`.
+    """
 
-    def __post_init__(self) -> None:
+    def __init__(
+        self,
+        session: Session,
+        watch: Watch,
+        engine: str,
+        transport: Literal["websocket", "http"],
+        principal: str | None = None,
+    ) -> None:
+        self.session = session
+        self.principal = principal
+        self.transport = transport
+        self._watch = watch
+        self._engine = engine
+        self._account = SessionAccount()
         self._failure: ProtocolError | None = None
-        self._started = asyncio.get_running_loop().time()
-        self._first_audio_ms: float | None = None
-        self.session.observer = self
+        self._loop = asyncio.get_running_loop()
+        self._started = self._loop.time()
+        session.observer = self
+
+    # ---- what the session tells (SessionObserver) ----
 
     def first_audio(self, utterance: int, seconds: float) -> None:
         """See SessionObserver."""
-        self.metrics.first_audio_seconds.labels(engine=self.engine).observe(seconds)
-        if self._first_audio_ms is None:
-            self._first_audio_ms = round(seconds * 1000, 1)
+        mode = self.session.mode
+        self._watch.first_audio(self._engine, mode, seconds)
+        self._account.first_audio(utterance, self._age(), seconds, mode)
+
+    def spoken(self, utterance: int, statistics: Mapping[str, Any]) -> None:
+        """See SessionObserver."""
+        self._account.spoken(utterance, self._age(), statistics)
+
+    def stalled(self, utterance: int, count: int) -> None:
+        """See SessionObserver."""
+        self._watch.metrics.underruns.inc(count)
+        self._account.stalled(utterance, self._age(), count)
 
     def switched(self, switch: Switch) -> None:
         """See SessionObserver."""
-        self.metrics.mode_switches.labels(mode=switch.mode, reason=switch.reason).inc()
+        self._watch.metrics.mode_switches.labels(switch.mode, switch.reason).inc()
+        self._account.switched(self._age(), switch)
+
+    # ---- what its shell tells ----
+
+    def begun(self) -> None:
+        """It has a place."""
+        self._watch.open.add(self)
+
+    def waited(self, utterance: int, seconds: float) -> None:
+        """The engine gave a chunk, so long after it was asked."""
+        self._account.waited(utterance, self._age(), seconds)
+
+    def resumed(self) -> None:
+        """Another connection carries it."""
+        self._account.resumed(self._age())
 
     def failed(self, error: ProtocolError) -> None:
         """The client is told about `error`: a line without a trace where it is the client's, with one where ours.
 
-        Told once, whoever noticed it.
+        Told once, whoever noticed it. What the message says may quote the client: it is for the client, and `debug`.
         """
         if error is self._failure:
             return
         self._failure = error
-        self.metrics.errors.labels(code=error.code).inc()
+        self._watch.metrics.errors.labels(code=error.code).inc()
+        if not self._watch.may_log(error.code):
+            return
         if error.code in _OURS:
-            log.error("session failed", session=self.session.id, code=error.code, reason=error.message, exc_info=error)
+            log.error("session failed", session=self.session.id, code=error.code, exc_info=error)
         else:
-            log.info("client error", session=self.session.id, code=error.code, field=error.field, reason=error.message)
+            log.info("client error", session=self.session.id, code=error.code, field=error.field)
+        log.debug("what the client was told", session=self.session.id, message=error.message)
 
     def ended(self, outcome: str) -> None:
         """The session is over."""
-        session = self.session
-        delivery = session.delivery
-        audio_s = delivery.samples_sent / (session.config.open.sample_rate if session.config else 1)
-        self.metrics.audio_seconds.inc(audio_s)
-        self.metrics.characters.inc(session.chars)
-        self.metrics.resent_bytes.inc(delivery.bytes_resent)
-        self.metrics.sessions_total.labels(outcome=outcome).inc()
+        self._watch.open.discard(self)
+        session, metrics = self.session, self._watch.metrics
+        audio_s = session.delivery.samples_sent / (session.config.open.sample_rate if session.config else 1)
+        metrics.audio_seconds.inc(audio_s)
+        metrics.characters.inc(session.chars)
+        metrics.resent_bytes.inc(session.delivery.bytes_resent)
+        metrics.sessions_total.labels(outcome=outcome).inc()
+        if self._deserves_a_line(outcome):
+            self._log_end(outcome, audio_s)
+
+    def _deserves_a_line(self, outcome: str) -> bool:
+        if self.session.config is None and outcome in _NO_LINE_OF_ITS_OWN:
+            return False
+        return bool(self.session.chars) or self._watch.may_log(f"silent session, {outcome}")
+
+    def _log_end(self, outcome: str, audio_s: float) -> None:
+        session, account = self.session, self._account
+        first = account.first_audio_s
         log.info(
             "session ended",
             session=session.id,
@@ -81,9 +140,79 @@ class Summary(SessionObserver):
             utterances=session.utterances,
             characters=session.chars,
             audio_s=round(audio_s, 2),
-            first_audio_ms=self._first_audio_ms,
+            first_audio_ms=None if first is None else round(first * 1000, 1),
+            underruns=account.underruns,
             resumes=session.resumes,
             mode=session.mode,
-            switches=delivery.switches_made,
-            duration_s=round(asyncio.get_running_loop().time() - self._started, 2),
+            switches=session.delivery.switches_made,
+            duration_s=round(self._age(), 2),
         )
+        why = self._watch.details.why(
+            session.id, failed=outcome in _FAILED, degraded=account.degraded, first_audio_s=account.slowest_s
+        )
+        if why is not None:
+            log.info(
+                "session detail",
+                session=session.id,
+                why=why,
+                engine=self._engine,
+                bytes_sent=session.delivery.bytes_sent,
+                bytes_resent=session.delivery.bytes_resent,
+                **account.detail(),
+            )
+
+    # ---- what the status page asks (OpenSession) ----
+
+    @property
+    def speaking(self) -> bool:
+        """See OpenSession."""
+        return self.session.unfinished
+
+    def trouble(self, now: float) -> tuple[int, float]:
+        """See OpenSession: who waits for a first sound, then who has least in hand, then who is gone, then the rest."""
+        session = self.session
+        if not session.unfinished:
+            return 4, 0.0
+        if not session.attached:
+            return 2, 0.0
+        waited = session.waited_s(now)
+        if waited is not None:
+            return 0, -waited
+        return (3, 0.0) if session.collects else (1, session.delivery.lead_s)
+
+    def row(self, now: float) -> dict[str, Any]:
+        """See OpenSession. Milliseconds, seconds and bits, as people read them; None: not known."""
+        session, account = self.session, self._account
+        delivery, link = session.delivery, session.delivery.link
+        rate = session.config.open.sample_rate if session.config else 1
+        waited = session.waited_s(now)
+        first, rtt, goodput = account.first_audio_s if waited is None else waited, link.rtt_s, link.goodput
+        return {
+            "id": short_id(session.id),
+            "transport": self.transport,
+            "state": self._state(waited),
+            "mode": session.mode,
+            "reason": account.mode_reason,
+            "first_audio_ms": None if first is None else round(1000 * first),
+            "lead_ms": None if session.collects else round(1000 * max(0.0, delivery.lead_s)),
+            "buffer_ms": None if session.collects else link.listener_ms,
+            "waiting_ms": round(1000 * delivery.ring.samples / rate),
+            "rtt_ms": None if rtt is None else round(1000 * rtt),
+            "kbit_s": None if goodput is None else round(goodput * 8 / 1000),
+            "underruns": account.underruns,
+            "resumes": session.resumes,
+            "age_s": round(self._age()),
+        }
+
+    def _state(self, waited: float | None) -> str:
+        session = self.session
+        if not session.attached:
+            return "away"
+        if session.paused:
+            return "paused"
+        if not session.unfinished:
+            return "idle"
+        return "waiting" if waited is not None else "speaking"
+
+    def _age(self) -> float:
+        return self._loop.time() - self._started

@@ -101,6 +101,16 @@ class Link:
         return self._path.bytes_per_s if self._path.limited else None
 
     @property
+    def rtt_s(self) -> float | None:
+        """The round trip, smoothed; None: not measured yet."""
+        return self._path.srtt_s
+
+    @property
+    def listener_ms(self) -> int | None:
+        """What the listener has in hand, as it told; None where audio does not flow."""
+        return self._buffer.level_ms
+
+    @property
     def ack_age_limit_s(self) -> float:
         """How old unacked audio may get before the link counts as disturbed."""
         path = self._path

@@ -19,6 +19,9 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 # First audio and engine steps are tens of milliseconds when all is well; seconds show overload.
 _FIRST_AUDIO_S: Final = (0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0)
 _STEP_S: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
+_JOBS: Final = (1.0, 2.0, 4.0, 8.0, 12.0, 16.0)
+_PADDING: Final = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5)
+_LAG_S: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +54,37 @@ class Metrics:
         self.journal_bytes = self._counter("journal_bytes", "bytes written to the session store")
         self.journal_failures = self._counter("journal_failures", "sessions that the store could not keep")
         self.first_audio_seconds = self._histogram(
-            "first_audio_seconds", "from the text that made the first cut certain to its first audio", _FIRST_AUDIO_S
+            "first_audio_seconds",
+            "from the text that made the first cut certain to its first audio, where somebody waited for it",
+            _FIRST_AUDIO_S,
+            "engine",
+            "mode",
         )
-        self.step_seconds = self._histogram("step_seconds", "one step of the engine", _STEP_S)
+        self.underruns = self._counter("underruns", "times that playing ran dry, as clients tell")
+        self.speaking = self._gauge("sessions_speaking", "sessions whose text is being written, spoken or heard now")
+        self.capacity_streams = self._gauge(
+            "capacity_streams", "sessions that can speak at once, as measured; 0: not known yet"
+        )
+        self.step_seconds = self._histogram("step_seconds", "one step of the engine", _STEP_S, "engine")
+        self.batch_jobs = self._histogram("batch_jobs", "segments that one step of the engine served", _JOBS, "engine")
+        self.batch_padding = self._histogram(
+            "batch_padding_ratio", "share of a batch that only fills up its shorter segments", _PADDING, "engine"
+        )
+        self.engine_audio_seconds = self._counter("engine_audio_seconds", "seconds of audio rendered", "engine")
+        self.workers = self._gauge("workers", "engines at work")
+        self.worker_losses = self._counter("worker_losses", "workers that died or hung, by which", "reason")
+        self.loop_lag_seconds = self._histogram(
+            "loop_lag_seconds", "how late the event loop's timers come, looked at ten times a second", _LAG_S
+        )
+        self.log_lines_left_out = self._counter("log_lines_left_out", "log lines that a flood of clients did not get")
         self.audio_seconds = self._counter("audio_seconds", "seconds of audio sent")
         self.characters = self._counter("characters", "characters of text taken")
         self.errors = self._counter("errors", "errors told to clients, by code", "code")
         self.engine_queue = self._gauge("engine_queue", "segments waiting for the engine")
+        self.engine_queue_first = self._gauge("engine_queue_first", "those of them that nothing is heard of yet")
+        self.engine_late = self._gauge(
+            "engine_late_seconds", "how late the latest chunk of the last seconds came; 0: all in time"
+        )
         self.connections = self._gauge("connections", "connections open now, of every kind")
         self.relayed = self._gauge("connections_relayed", "those of them that another gateway serves through this one")
         self.gateways = self._gauge("gateways", "gateways whose figures are here")
@@ -85,5 +112,5 @@ class Metrics:
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(f"{PREFIX}_{name}", text, labels, registry=self.registry)
 
-    def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
-        return Histogram(f"{PREFIX}_{name}", text, ("engine",), buckets=buckets, registry=self.registry)
+    def _histogram(self, name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
+        return Histogram(f"{PREFIX}_{name}", text, labels, buckets=buckets, registry=self.registry)

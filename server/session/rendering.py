@@ -112,6 +112,22 @@ class RenderingSide:
         return max(0, self._delivery.ring.samples + self._delivery.flow.lead_samples) / self.config.open.sample_rate
 
     @property
+    def paused(self) -> bool:
+        """Whether the client wants no audio now."""
+        return self._paused
+
+    @property
+    def collects(self) -> bool:
+        """Whether the client takes audio as fast as it comes, and plays nothing."""
+        return self._delivery.flow.max_lead_samples is None
+
+    def waited_s(self, now: float) -> float | None:
+        """How long the listener has waited for an utterance's first audio; None: it does not wait for any."""
+        waiting = (each.awaited_since for each in self._sending.values() if not each.was_sent)
+        since = next((each for each in waiting if each is not None), None)
+        return None if since is None else now - since
+
+    @property
     def _listener_waits(self) -> bool:
         """Whether the next audio can be heard the moment it is there."""
         flow = self._delivery.flow

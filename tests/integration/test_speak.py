@@ -182,7 +182,7 @@ async def test_a_request_is_a_session_in_logs_and_metrics(tmp_path: Path) -> Non
     assert line["first_audio_ms"] > 0
     assert 'cosystream_sessions_total{outcome="closed"} 1.0' in metrics
     assert f"cosystream_characters_total {len(TEXT)}.0" in metrics
-    assert 'cosystream_first_audio_seconds_count{engine="tone"} 1.0' in metrics
+    assert 'cosystream_first_audio_seconds_count{engine="tone",mode="stream"} 1.0' in metrics
     assert "cosystream_audio_seconds_total 0.0" not in metrics
     assert "cosystream_sessions_open 0.0" in metrics
 
