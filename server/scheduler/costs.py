@@ -7,6 +7,8 @@ from server.scheduler.ticket import StepReport
 
 MEMORY_STEPS: Final = 200  # a mean follows the last so many steps of its kind
 FIRST_MEMORY: Final = 30
+RECENT_S: Final = 10.0  # what a step costs lately: what happened so long ago counts half
+LONG_S: Final = 600.0  # the same for what hardly changes
 
 
 @dataclass(slots=True)
@@ -15,12 +17,28 @@ class Mean:
 
     memory: int = MEMORY_STEPS
     value: float = 0.0
-    weight: float = 0.0
+    count: int = 0
 
-    def add(self, value: float, weight: float = 1.0) -> None:
+    def add(self, value: float) -> None:
+        """One more value."""
+        self.count = min(self.count + 1, self.memory)
+        self.value += (value - self.value) / self.count
+
+
+@dataclass(slots=True)
+class RecentMean:
+    """A mean in which older values fade; after a silence it knows what it knew, and learns anew at once."""
+
+    half_life_s: float
+    value: float = 0.0
+    weight: float = 0.0
+    at: float = 0.0
+
+    def add(self, value: float, weight: float, now: float) -> None:
         """One more value; a heavier one counts more."""
-        self.weight = min(self.weight, self.memory * weight) + weight
+        self.weight = self.weight * 0.5 ** (max(0.0, now - self.at) / self.half_life_s) + weight
         self.value += (value - self.value) * weight / self.weight
+        self.at = now
 
 
 class StepCosts:
@@ -29,22 +47,26 @@ class StepCosts:
     def __init__(self, lanes: int, batch_max: int) -> None:
         self._lanes = lanes
         self._batch_max = batch_max
-        # By how many lanes were at work, itself included: side by side, steps are slower.
-        self._engine_per_audio = [Mean() for _ in range(lanes + 1)]
-        self._seconds = [Mean() for _ in range(batch_max + 1)]  # by the number of jobs
+        self._seconds = [Mean() for _ in range(batch_max + 1)]  # of a step, by the number of its jobs
         self._first = Mean(FIRST_MEMORY)
         self._step = Mean(FIRST_MEMORY)
+        # Seconds of engine time for a second of audio: over a long time by how many lanes were at work, which tells how
+        # much steps slow each other down, and lately, as if they did not.
+        self._by_lanes = [RecentMean(LONG_S) for _ in range(lanes + 1)]
+        self._alone = RecentMean(RECENT_S)
 
-    def add(self, report: StepReport, lanes_at_work: int) -> None:
-        """A step ended."""
+    def add(self, report: StepReport, lanes_at_work: int, now: float) -> None:
+        """A step ended; `lanes_at_work` counts its own."""
         jobs = min(report.jobs, self._batch_max)
         self._seconds[jobs].add(report.seconds)
         self._step.add(report.seconds)
         if report.first:
             self._first.add(report.seconds)
         if report.audio_s > 0:
-            level = self._engine_per_audio[min(lanes_at_work, self._lanes)]
-            level.add(report.seconds / report.audio_s, report.audio_s)
+            at_work = min(lanes_at_work, self._lanes)
+            cost = report.seconds / report.audio_s
+            self._by_lanes[at_work].add(cost, report.audio_s, now)
+            self._alone.add(cost / self._slowdown(at_work), report.audio_s, now)
 
     @property
     def step_s(self) -> float:
@@ -61,7 +83,7 @@ class StepCosts:
         """What a step costs besides its jobs, and a batch therefore saves; 0.0 where batches of two sizes are not known
         yet. From the smallest and the largest batch seen, by a straight line.
         """
-        known = [(jobs, mean.value) for jobs, mean in enumerate(self._seconds) if mean.weight]
+        known = [(jobs, mean.value) for jobs, mean in enumerate(self._seconds) if mean.count]
         if len(known) < 2:
             return 0.0
         (few, short), (many, long) = known[0], known[-1]
@@ -71,5 +93,11 @@ class StepCosts:
     @property
     def streams(self) -> float:
         """How many streams can be fed in real time with every lane at work; 0.0 while nothing is known."""
-        measured = next((mean for mean in reversed(self._engine_per_audio) if mean.weight), None)
-        return self._lanes / measured.value if measured is not None and measured.value > 0 else 0.0
+        cost = self._alone.value * self._slowdown(self._lanes)
+        return self._lanes / cost if cost > 0 else 0.0
+
+    def _slowdown(self, at_work: int) -> float:
+        """How much longer steps take with so many at work; a guess from fewer where that is not known."""
+        alone = self._by_lanes[1]
+        known = next((mean for mean in reversed(self._by_lanes[2 : at_work + 1]) if mean.weight), None)
+        return max(1.0, known.value / alone.value) if known is not None and alone.value > 0 else 1.0

@@ -93,7 +93,7 @@ class Scheduler:
         self._returning: set[Ticket] = set()  # of the last step: they will soon ask for more
         self._gather_until = 0.0
         self._gathered_from = 0  # how many there were when the wait began
-        self._gains = Mean(GATHER_MEMORY, value=1.0, weight=1.0)  # whether waiting brought anybody, lately
+        self._gains = Mean(GATHER_MEMORY, value=1.0, count=1)  # whether waiting brought anybody, lately
         self._declined = 0
         self._late: tuple[float, float] = (0.0, 0.0)  # until when it counts, how much
 
@@ -235,7 +235,7 @@ class Scheduler:
             padding=padding(batch),
         )
         if not outcome.raised:
-            self.costs.add(report, plan.lanes_at_work)
+            self.costs.add(report, plan.lanes_at_work, now)
         let_go = []
         self._returning.clear()
         for ticket in batch:

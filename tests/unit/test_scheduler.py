@@ -299,20 +299,36 @@ def test_nothing_waits_where_a_batch_saves_nothing() -> None:
 def test_capacity_is_what_was_measured_with_every_lane_at_work() -> None:
     costs = StepCosts(lanes=2, batch_max=1)
     assert costs.streams == 0
-    for _ in range(50):
-        costs.add(StepReport(0.05, 1, 1.0), lanes_at_work=1)
+    for n in range(50):
+        costs.add(StepReport(0.05, 1, 1.0), 1, NOW + n)
     assert costs.streams == pytest.approx(40)
-    for _ in range(50):
-        costs.add(StepReport(0.08, 1, 1.0), lanes_at_work=2)
+    for n in range(50):
+        costs.add(StepReport(0.08, 1, 1.0), 2, NOW + 50 + n)
     assert costs.streams == pytest.approx(25)
 
 
-def test_capacity_follows_a_machine_that_gets_slower() -> None:
+def test_capacity_follows_a_machine_that_gets_slower_and_faster_again_within_a_minute() -> None:
+    """Also where few steps ever run side by side: how much they slow each other down does not change."""
+    costs = StepCosts(lanes=2, batch_max=1)
+    for n in range(1_000):
+        costs.add(StepReport(0.05, 1, 1.0), 1, NOW + n)
+        costs.add(StepReport(0.07, 1, 1.0), 2, NOW + n)
+    assert costs.streams == pytest.approx(2 / 0.07, rel=0.01)
+    for n in range(40):
+        costs.add(StepReport(0.5, 1, 1.0), 1, NOW + 1_000 + n)
+    assert costs.streams < 6
+    for n in range(60):
+        costs.add(StepReport(0.05, 1, 1.0), 1, NOW + 1_060 + n)
+    assert costs.streams > 20
+
+
+def test_after_a_silence_capacity_is_learned_anew_at_once() -> None:
     costs = StepCosts(lanes=1, batch_max=1)
-    for seconds in (0.05, 0.1):
-        for _ in range(1_000):
-            costs.add(StepReport(seconds, 1, 1.0), lanes_at_work=1)
-    assert costs.streams == pytest.approx(10, rel=0.02)
+    for n in range(100):
+        costs.add(StepReport(0.5, 1, 1.0), 1, NOW + n)
+    for n in range(3):
+        costs.add(StepReport(0.05, 1, 1.0), 1, NOW + 300 + n)
+    assert costs.streams == pytest.approx(20, rel=0.05)
 
 
 def test_a_late_chunk_is_noticed_for_a_while() -> None:
