@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from server.engines import Boundary, Chunk, RenderPlan, Segment, SegmentEnd, Token
 from server.engines.tone import count_tokens, create
 
 
@@ -42,3 +43,21 @@ def test_options_may_be_texts_as_on_a_command_line() -> None:
 
 def test_tokens_are_hanzi_and_words() -> None:
     assert count_tokens("你好，𠀀 hello world") == 5
+
+
+def test_tone_is_deterministic_however_it_is_cut_into_chunks() -> None:
+    engine = create({"batch_max": 2})
+    tokens = tuple(Token(ch, i, i + 1, "zh") for i, ch in enumerate("你好"))
+    segment = Segment(0, tokens, Boundary.SENTENCE, "tone-low")
+    jobs = [engine.prepare(segment, RenderPlan()), engine.prepare(segment, RenderPlan(chunk_ms=(10,)))]
+    audio: list[list[Any]] = [[], []]
+    ended: set[int] = set()
+    while len(ended) < 2:
+        for event in engine.step([job for n, job in enumerate(jobs) if n not in ended]):
+            number = jobs.index(event.job)  # type: ignore[arg-type]  # jobs of this engine
+            if isinstance(event, Chunk):
+                audio[number].extend(event.samples.tolist())
+            elif isinstance(event, SegmentEnd):
+                ended.add(number)
+    assert audio[0] == audio[1]
+    assert len(audio[0]) == 2 * 2_880 + 5_760

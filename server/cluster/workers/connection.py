@@ -87,8 +87,9 @@ class WorkerConnection(asyncio.Protocol):
         self._leaving = False
         self._lost = False
         self._numbers = 0
+        self._unsent: list[bytes] = []  # goes out with what is said next, in one write
         self._load = Load(Capacity())
-        self._asked_since = [0, 0]  # since the worker said how it is doing: chunks, first chunks
+        self._untold: dict[int, bool] = {}  # asked since the worker said how it is doing; whether it is a first chunk
         self._asking: set[int] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._heard = False
@@ -117,27 +118,26 @@ class WorkerConnection(asyncio.Protocol):
 
     def capacity(self) -> Capacity:
         """What the worker said last, and what was asked for since."""
-        now, (asked, asked_first) = self._load.capacity, self._asked_since
+        now = self._load.capacity
         return Capacity(
             streams=now.streams,
             first_chunk_s=now.first_chunk_s,
-            waiting=now.waiting + asked,
-            waiting_first=now.waiting_first + asked_first,
+            waiting=now.waiting + len(self._untold),
+            waiting_first=now.waiting_first + sum(self._untold.values()),
             late_s=now.late_s,
         )
 
     def begin(self, asker: Asker, request: SegmentRequest, start_sample: int, principal: str) -> int:
-        """Give it a stream; the stream's number."""
+        """Give it a stream; the stream's number. The worker hears of it with the first `ask`."""
         self._numbers = self._numbers % 0xFFFFFFFF + 1
         self.streams[self._numbers] = asker
-        self._send(Synthesize(self._numbers, request, start_sample, principal))
+        self._unsent += encode(Synthesize(self._numbers, request, start_sample, principal))
         return self._numbers
 
     def ask(self, stream: int, slack_s: float, *, first: bool) -> None:
         """Ask for the stream's next chunk: `answered` or `lost` of who has it will be called."""
         self._asking.add(stream)
-        self._asked_since[0] += 1
-        self._asked_since[1] += first
+        self._untold[stream] = first
         self._send(Next(stream, slack_s, first))
         if self._timer is None:
             self._silent_looks = self._idle_looks = 0
@@ -145,7 +145,7 @@ class WorkerConnection(asyncio.Protocol):
 
     def forget(self, stream: int) -> None:
         """Cancel a stream. Harmless when it has ended."""
-        self._asking.discard(stream)
+        self._not_asking(stream)
         if self.streams.pop(stream, None) is not None:
             self._send(Cancel(stream))
 
@@ -178,7 +178,8 @@ class WorkerConnection(asyncio.Protocol):
 
     def _send(self, message: FromGateway) -> None:
         if self._transport is not None and not self._transport.is_closing():
-            self._transport.writelines(encode(message))
+            self._transport.writelines([*self._unsent, *encode(message)])
+        self._unsent.clear()
 
     def _handle(self, message: object) -> None:
         match message:
@@ -193,7 +194,7 @@ class WorkerConnection(asyncio.Protocol):
                 self._owner.stepped(message)
             case Load():
                 self._load = message
-                self._asked_since = [0, 0]
+                self._untold.clear()
             case Pong():
                 self._worked = self._worked or message.steps != self._steps
                 self._steps = message.steps
@@ -208,12 +209,16 @@ class WorkerConnection(asyncio.Protocol):
 
     def _answer(self, stream: int, answer: Answer) -> None:
         self._worked = True
-        self._asking.discard(stream)
+        self._not_asking(stream)
         asker = self.streams.get(stream)
         if asker is not None:  # else it was cancelled as this was on its way
             if not isinstance(answer, RenderedChunk):
                 del self.streams[stream]
             asker.answered(answer)
+
+    def _not_asking(self, stream: int) -> None:
+        self._asking.discard(stream)
+        self._untold.pop(stream, None)
 
     def _greet(self, hello: Hello) -> None:
         self.pid = hello.pid

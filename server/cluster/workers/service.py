@@ -44,7 +44,7 @@ class WorkerService:
         self.steps = 0
         self.leaving: LeavingReason | None = None
         self.hello = Hello(os.getpid(), described)
-        self.served: _Gateway | None = None  # who asked last
+        self._reports: list[StepReport] = []  # those of a tenth of a second at most
         self._gateways: set[_Gateway] = set()
         self._told: Load | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -56,13 +56,15 @@ class WorkerService:
     # What the pool tells (PoolObserver)
 
     def stepped(self, report: StepReport) -> None:
-        """Told on to who asked last: one gateway counts it."""
+        """Told on with the next answer, or soon: one gateway counts it."""
         self.steps += 1
-        to = self.served
-        if to is None or to.closed:
-            to = next(iter(self._gateways), None)
-        if to is not None:
-            to.send(Stepped(report))
+        self._reports.append(report)
+        self.load_changed()
+
+    def take_reports(self) -> list[StepReport]:
+        """The steps that no gateway was told of."""
+        reports, self._reports = self._reports, []
+        return reports
 
     def worker_lost(self, reason: str) -> None:
         """A step hangs; see `hung`, which has been called before."""
@@ -104,6 +106,9 @@ class WorkerService:
 
     def _tell_all(self) -> None:
         self._timer = None
+        if self._gateways:
+            next(iter(self._gateways)).tell_steps()
+        self._reports.clear()
         now = Load(self.capacity(), self.streams)
         if now == self._told:
             return
@@ -166,7 +171,6 @@ class _Gateway(asyncio.Protocol):
             case Next():
                 stream = self.streams.get(message.stream)
                 if stream is not None:  # else it ended as this was on its way
-                    self._service.served = self
                     stream.ask(Urgency(self._service.loop.time() + message.slack_s, message.first))
                     self._service.load_changed()
             case Synthesize():
@@ -202,9 +206,15 @@ class _Gateway(asyncio.Protocol):
         if self._service.leaving == "hung":
             return
         self.send(message)
+        self.tell_steps()
         if self._service.loop.time() - self._told_load_at >= LOAD_AT_MOST_EVERY_S:
             self.tell_load()
         self._service.load_changed()
+
+    def tell_steps(self) -> None:
+        """Write what the engine did, unless another gateway was told."""
+        for report in self._service.take_reports():
+            self.send(Stepped(report))
 
     def tell_load(self) -> None:
         """Write how the worker is doing."""

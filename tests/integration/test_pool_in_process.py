@@ -1,0 +1,231 @@
+"""What the pool of threads asks of its engine, and on which thread. What every pool must do is in test_pool.py."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from server.cluster import InProcessPool, Urgency, WorkerLost
+from server.engines import EngineError, Job, tone
+from server.engines.base import SegmentFailed, StepEvent
+from tests.support.pools import TEXT, Noted, collect, in_process, pcm, request
+
+
+class Recording(tone.ToneEngine):
+    """Notes who was served in which order, and who was cancelled."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.served: list[int] = []
+        self.cancelled: list[int] = []
+        self.cancelled_on: list[threading.Thread] = []
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def step(self, jobs: Sequence[Job]) -> Sequence[StepEvent]:
+        self.gate.wait(10)
+        self.served += [job.segment.id for job in jobs]
+        return super().step(jobs)
+
+    def cancel(self, job: Job) -> None:
+        self.cancelled.append(job.segment.id)
+        self.cancelled_on.append(threading.current_thread())
+
+    async def cancelling(self, count: int) -> None:
+        async with asyncio.timeout(5):
+            while len(self.cancelled) < count:
+                await asyncio.sleep(0.005)
+
+
+async def test_the_jobs_of_a_crashed_step_are_cancelled_each_once() -> None:
+    engine = Recording(script=[tone.Rule("坏", 0, "crash", 0)])
+    async with in_process(engine) as pool:
+        engine.gate.clear()
+        blocker = pool.synthesize(request(id=9))
+        reading = [asyncio.ensure_future(anext(blocker))]
+        await asyncio.sleep(0.02)
+        streams = [pool.synthesize(request("坏" + TEXT, id=1)), pool.synthesize(request(id=2))]
+        reading += [asyncio.ensure_future(anext(stream)) for stream in streams]
+        await asyncio.sleep(0.02)
+        engine.gate.set()
+        assert [type(result) for result in (await asyncio.gather(*reading, return_exceptions=True))[1:]] == [
+            EngineError,
+            EngineError,
+        ]
+        for stream in streams:
+            stream.cancel()
+        await engine.cancelling(2)
+        await collect(pool.synthesize(request(id=3)))
+    assert sorted(engine.cancelled) == [1, 2]
+
+
+async def test_the_engine_is_never_called_on_the_event_loop() -> None:
+    engine = Recording()
+    async with in_process(engine) as pool:
+        stream = pool.synthesize(request())
+        await anext(stream)
+        stream.cancel()
+        await engine.cancelling(1)
+    assert threading.current_thread() not in engine.cancelled_on
+
+
+@pytest.mark.parametrize(
+    ("error", "said_by_event", "transient"),
+    [
+        (EngineError("x"), False, False),
+        (EngineError("x"), True, True),
+        (EngineError("x", transient=True), False, True),
+        (OSError("x"), True, True),
+        (OSError("x"), False, False),
+    ],
+)
+async def test_whether_trying_again_helps_is_passed_on(error: Exception, said_by_event: bool, transient: bool) -> None:
+    class Failing(tone.ToneEngine):
+        def step(self, jobs: Sequence[Job]) -> Sequence[StepEvent]:
+            return [SegmentFailed(job, error, said_by_event) for job in jobs]
+
+    async with in_process(Failing()) as pool:
+        with pytest.raises(EngineError) as caught:
+            await collect(pool.synthesize(request()))
+    assert caught.value.transient is transient
+
+
+async def test_an_engine_that_refuses_a_segment_is_an_engine_error() -> None:
+    class Refusing(tone.ToneEngine):
+        def prepare(self, *_: Any, **__: Any) -> tone.ToneJob:
+            raise KeyError("no such voice")
+
+    async with in_process(Refusing()) as pool:
+        with pytest.raises(EngineError, match="no such voice"):
+            await collect(pool.synthesize(request()))
+
+
+async def test_the_listener_who_runs_dry_soonest_goes_first() -> None:
+    engine = Recording(batch_max=1)
+    async with in_process(engine) as pool:
+        engine.gate.clear()
+        blocker = asyncio.ensure_future(anext(pool.synthesize(request(id=99))))
+        await asyncio.sleep(0.02)
+        waiting = []
+        now = asyncio.get_running_loop().time()
+        for number, due_in_s in ((1, 50.0), (2, 10.0), (3, 5.0), (4, 30.0)):
+            stream = pool.synthesize(request(id=number))
+            stream.urgency = Urgency(now + due_in_s)
+            waiting.append(asyncio.ensure_future(anext(stream)))
+        await asyncio.sleep(0.02)
+        engine.gate.set()
+        await asyncio.gather(blocker, *waiting)
+    assert engine.served == [99, 3, 2, 4, 1]
+
+
+async def test_batches_are_as_large_as_the_engine_allows() -> None:
+    engine = Recording(batch_max=2)
+    noted = Noted()
+    async with in_process(engine, observer=noted) as pool:
+        engine.gate.clear()
+        streams = [asyncio.ensure_future(anext(pool.synthesize(request(id=n)))) for n in range(6)]
+        await asyncio.sleep(0.02)
+        engine.gate.set()
+        await asyncio.gather(*streams)
+        await asyncio.sleep(0)
+    sizes = [report.jobs for report in noted.steps]
+    assert max(sizes) == 2
+    assert sum(sizes) == 6
+
+
+async def test_cancel_in_the_middle_of_a_step_takes_effect_after_it() -> None:
+    engine = Recording()
+    async with in_process(engine) as pool:
+        stream = pool.synthesize(request())
+        await anext(stream)
+        engine.gate.clear()
+        reading = asyncio.ensure_future(collect(stream))
+        await asyncio.sleep(0.02)
+        stream.cancel()
+        assert await reading == []
+        engine.gate.set()
+        await collect(pool.synthesize(request(id=1)))
+        await engine.cancelling(1)
+        assert engine.cancelled == [0]
+
+
+async def test_an_engine_that_cannot_even_cancel_does_not_end_its_thread() -> None:
+    class Stubborn(Recording):
+        def cancel(self, job: Job) -> None:
+            raise RuntimeError("no")
+
+    engine = Stubborn()
+    async with in_process(engine) as pool:
+        stream = pool.synthesize(request())
+        await anext(stream)
+        engine.gate.clear()
+        reading = asyncio.ensure_future(collect(stream))
+        await asyncio.sleep(0.02)
+        stream.cancel()
+        engine.gate.set()
+        await reading
+        assert await collect(pool.synthesize(request(id=1)))
+
+
+async def test_an_engine_that_yields_nothing_in_a_step_is_asked_again() -> None:
+    class Slow(tone.ToneEngine):
+        calls = 0
+
+        def step(self, jobs: Sequence[Job]) -> Sequence[StepEvent]:
+            self.calls += 1
+            return super().step(jobs) if self.calls > 3 else ()
+
+    async with in_process(Slow()) as pool:
+        assert await collect(pool.synthesize(request()))
+
+
+class Hanging(Recording):
+    """Its `hanging`-th steps wait for the gate."""
+
+    def __init__(self, *hanging: int, **options: Any) -> None:
+        super().__init__(**options)
+        self.hanging = hanging
+        self.calls = 0
+        self.gate.clear()
+
+    def step(self, jobs: Sequence[Job]) -> Sequence[StepEvent]:
+        self.calls += 1
+        if self.calls in self.hanging:
+            self.gate.wait(20)
+        return tone.ToneEngine.step(self, jobs)
+
+
+async def test_a_step_that_hangs_is_given_up_and_the_segment_goes_on_where_it_was() -> None:
+    async with in_process(tone.create({})) as pool:
+        undisturbed = pcm(await collect(pool.synthesize(request())))
+    engine, noted = Hanging(3), Noted()
+    async with in_process(engine, observer=noted, step_timeout_s=0.1) as pool:
+        assert pcm(await collect(pool.synthesize(request()))) == undisturbed
+        assert noted.losses == ["hung"]
+        engine.gate.set()
+
+
+async def test_a_segment_that_makes_the_engine_hang_again_and_again_is_lost() -> None:
+    engine, noted = Hanging(*range(1, 9)), Noted()
+    async with in_process(engine, observer=noted, step_timeout_s=0.1) as pool:
+        with pytest.raises(WorkerLost):
+            await collect(pool.synthesize(request()))
+        engine.gate.set()
+
+
+async def test_close_does_not_wait_for_ever_for_a_hanging_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("server.cluster.engine_threads.CLOSE_TIMEOUT_S", 0.2)
+    engine = Recording()
+    pool = InProcessPool(engine, threads=1)
+    engine.gate.clear()
+    reading = asyncio.ensure_future(collect(pool.synthesize(request())))
+    await asyncio.sleep(0.02)
+    started = time.monotonic()
+    await pool.close()
+    assert time.monotonic() - started < 1
+    engine.gate.set()
+    reading.cancel()
+    await asyncio.gather(reading, return_exceptions=True)

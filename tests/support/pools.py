@@ -1,0 +1,119 @@
+"""Segments for engine pools, and worker processes that several tests share."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+from server.cluster import InProcessPool, StepReport
+from server.cluster.workers import WorkerConfig, WorkerPool, WorkerProcesses
+from server.engines import Engine
+from server.engines.rendering import RenderedChunk, SegmentRequest
+from server.text.tokens import Boundary, Cut, CutCause
+
+TEXT = "你好世界今天天气很好，"
+
+
+def request(text: str = TEXT, **fields: Any) -> SegmentRequest:
+    """A segment for the engine `tone`."""
+    cut = Cut(0, len(text), text, Boundary.CLAUSE, CutCause.PUNCTUATION, "zh")
+    return SegmentRequest(**{"id": 0, "cut": cut, "voice": "tone-low", "sample_rate": 24_000, **fields})
+
+
+async def collect(stream: Any) -> list[RenderedChunk]:
+    """All of a stream."""
+    return [chunk async for chunk in stream]
+
+
+def pcm(chunks: list[RenderedChunk]) -> bytes:
+    """Their samples."""
+    return b"".join(chunk.pcm for chunk in chunks)
+
+
+class Noted:
+    """A PoolObserver that keeps everything."""
+
+    def __init__(self) -> None:
+        self.steps: list[StepReport] = []
+        self.losses: list[str] = []
+
+    def stepped(self, report: StepReport) -> None:
+        self.steps.append(report)
+
+    def worker_lost(self, reason: str) -> None:
+        self.losses.append(reason)
+
+
+@asynccontextmanager
+async def in_process(engine: Engine, threads: int = 1, **options: Any) -> AsyncIterator[InProcessPool]:
+    """A pool of threads around this engine."""
+    pool = InProcessPool(engine, threads=threads, **options)
+    try:
+        yield pool
+    finally:
+        await pool.close()
+
+
+@asynccontextmanager
+async def connected(paths: tuple[str, ...], **options: Any) -> AsyncIterator[WorkerPool]:
+    """A pool of the workers that listen there, once all of them are ready."""
+    pool = WorkerPool(paths, **options)
+    try:
+        async with asyncio.timeout(20):
+            await pool.start()
+            while pool.capacity().workers < len(paths):
+                await asyncio.sleep(0.01)
+        yield pool
+    finally:
+        await pool.close()
+
+
+@asynccontextmanager
+async def processes(
+    count: int, engine_options: Mapping[str, Any] | None = None, *, engine: str = "tone", **options: Any
+) -> AsyncIterator[WorkerProcesses]:
+    """Worker processes, all of them ready. Options are those of `WorkerConfig` and of `WorkerProcesses`."""
+    for_workers = {name: options.pop(name) for name in ("step_timeout_s", "threads") if name in options}
+    config = WorkerConfig(engine, engine_options or {}, log_format="json", **for_workers)
+    running = WorkerProcesses(config, count, **options)
+    try:
+        async with asyncio.timeout(20):
+            await running.start()
+            while len(running.pids) < count:
+                await asyncio.sleep(0.01)
+        yield running
+    finally:
+        await running.stop()
+
+
+@contextmanager
+def shared_processes(count: int, engine_options: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
+    """Where workers listen that outlive a test's event loop: a thread of their own runs them."""
+    started = threading.Event()
+    paths: tuple[str, ...] = ()
+    loop: asyncio.AbstractEventLoop | None = None
+    end: asyncio.Event | None = None
+
+    async def run() -> None:
+        nonlocal paths, loop, end
+        loop, end = asyncio.get_running_loop(), asyncio.Event()
+        try:
+            async with processes(count, engine_options) as running:
+                paths = running.paths
+                started.set()
+                await end.wait()
+        finally:
+            started.set()
+
+    thread = threading.Thread(target=asyncio.run, args=(run(),), name="workers")
+    thread.start()
+    started.wait()
+    try:
+        assert paths, "the workers did not start"
+        yield paths
+    finally:
+        if loop is not None and end is not None and paths:
+            loop.call_soon_threadsafe(end.set)
+        thread.join(20)
+        assert not thread.is_alive()
