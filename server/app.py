@@ -116,6 +116,8 @@ class Server:
         EngineError for one that cannot start.
         """
         self.loop_lag.start()
+        loop = asyncio.get_running_loop()
+        self.metrics.tasks.set_function(lambda: len(asyncio.all_tasks(loop)))
         self.listener = await start_listener(
             self.settings,
             app=build_app(self, routes=speak_routes(self), origins=Origins.of(self.settings)),

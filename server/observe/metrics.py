@@ -89,6 +89,7 @@ class Metrics:
         self.relayed = self._gauge("connections_relayed", "those of them that another gateway serves through this one")
         self.gateways = self._gauge("gateways", "gateways whose figures are here")
         self.gateways.set(1)
+        self.tasks = self._gauge("tasks", "asyncio tasks alive now: some for each connection, and no more without any")
         self.http_requests = self._counter("http_requests", "HTTP requests answered", "method", "route", "status")
         ProcessCollector(namespace=PREFIX, registry=self.registry)
 
