@@ -24,6 +24,7 @@ RESUME_TTL_S: Final = 5
 SETTLE_S: Final = RESUME_TTL_S + 2.0  # until the last clients are forgotten
 GROWTH_PERCENT: Final = 3.0
 SPARE_DESCRIPTORS: Final = 3
+CURVE: Final = 20  # points of memory that are shown
 COUNTED: Final = ("sessions_open", "sessions_detached", "connections", "tasks", "process_open_fds")
 OPTIONS: Final = ("--resume-ttl-s", str(RESUME_TTL_S), "--log-level", "info", "--log-format", "json")
 
@@ -94,6 +95,8 @@ def measure(args: argparse.Namespace) -> Report:
     warm_up_s = min(WARM_UP_S, WARM_UP_SHARE * seconds)
     report.add("memory in the end", looks[-1].memory_mb, "MiB")
     report.add(f"  growth after {warm_up_s:.0f} s", growth_percent(looks, warm_up_s), "%", GROWTH_PERCENT)
+    curve = [look.memory_mb for look in looks[:: max(1, len(looks) // CURVE)]]
+    report.note("memory over the time, MiB: " + " ".join(f"{each:.1f}" for each in curve))
     for name in COUNTED:
         spare = SPARE_DESCRIPTORS if name == "process_open_fds" else 0
         report.add(f"left over: {name.replace('_', ' ')}", after[name] - before[name], "", spare)
