@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 ARGS ?=
+# Benchmarks that take long, and so are no part of `make bench`.
+SOAKS := churn fuzz
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -39,12 +41,15 @@ quality: setup $(VENV)/.quality ## let a recogniser listen to every sentence of 
 	$(PYTEST) tests/quality -m "quality or not quality" $(ARGS)
 
 bench: setup ## run every benchmark, one after the other (minutes); one alone: .venv/bin/python -m bench.NAME
-	@missed=; for name in $(patsubst bench/%.py,%,$(filter-out bench/__init__.py bench/_%.py,$(wildcard bench/*.py))); do \
+	@missed=; for name in $(patsubst bench/%.py,%,$(filter-out bench/__init__.py bench/_%.py $(SOAKS:%=bench/%.py),$(wildcard bench/*.py))); do \
 		echo "== bench.$$name"; $(BIN)/python -m bench.$$name $(ARGS) || missed="$$missed $$name"; done; \
 		test -z "$$missed" || { echo "missed a figure:$$missed"; exit 1; }
 
-soak: setup ## cut the line a thousand times while one long text is spoken (a minute)
-	COSYSTREAM_SOAK_DROPS=1000 $(PYTEST) tests/fault/test_many.py -k drops $(ARGS)
+soak: setup ## a thousand cuts of one text, ten minutes of churn, workers killed, 100,000 attacks (most of an hour)
+	COSYSTREAM_SOAK_DROPS=1000 $(PYTEST) tests/fault/test_many.py -k drops
+	$(BIN)/python -m bench.churn $(ARGS)
+	$(BIN)/python -m bench.churn --kill-workers 5 $(ARGS)
+	$(BIN)/python -m bench.fuzz
 
 test-lowest: setup ## the tests against the oldest versions that pyproject.toml allows, in .venv-lowest
 	$(BIN)/python tests/support/lowest.py .venv-lowest
