@@ -11,32 +11,38 @@ import uvloop
 from websockets.asyncio.server import ServerConnection
 
 from protocol.media.opus import OpusUnavailableError, load_opuslib
+from protocol.server_messages import BusyReason
 from server.background import end_process, in_daemon_thread
 from server.cluster import EnginePool
 from server.cluster.opening import PoolOpener
 from server.engines import Capabilities, EngineError
+from server.gateway.admission import Admissions
 from server.gateway.auth import Principals
+from server.gateway.farewell import say_busy
 from server.gateway.http import build_app
 from server.gateway.listener import Listener, start_listener
 from server.gateway.origins import Origins
 from server.gateway.relay import Elsewhere
 from server.gateway.sessions import Sessions
 from server.gateway.speak import speak_routes
-from server.gateway.websocket import WebSocketConnection, say_busy
+from server.gateway.websocket import WebSocketConnection
 from server.gateways.names import session_prefix
 from server.gateways.place import Place
 from server.gateways.routes import all_metrics, private_routes
-from server.observe.logs import configure_logs
+from server.observe.logs import configure_logs, log_loop_fault
 from server.observe.loop_lag import LoopLag
 from server.observe.pool import PoolWatch
 from server.observe.watch import Watch
+from server.scheduler.admission import Refusal
+from server.scheduler.principals import PrincipalLimits
 from server.session import Policy
 from server.settings import Settings
 from server.store import Activity, StoreError, open_store
 
 log = structlog.get_logger(__name__)
 
-LOADING_RETRY_MS = 1_000
+LOADING_RETRY_S = 1.0
+LEAST_FAILURES = 100  # an hour, else as many as there may be sessions: all may be gone, as after a restart
 START_ERRORS = (OSError, ValueError, LookupError, EngineError, StoreError)
 """Why a server cannot start: in one line for the user."""
 
@@ -63,6 +69,20 @@ class Server:
         self.pool: EnginePool | None = None
         self._opener = PoolOpener(settings, self.pool_watch)
         self._policy: Policy | None = None
+        self.admissions = Admissions(
+            self.metrics,
+            max_streams=settings.max_streams,
+            limits=PrincipalLimits(
+                sessions=settings.sessions_per_principal,
+                session_rate=settings.session_rate,
+                session_burst=settings.session_burst,
+                chars=settings.quota_chars,
+                audio_s=settings.quota_audio_s,
+                window_s=settings.quota_window_s,
+                failures=max(LEAST_FAILURES, settings.max_sessions),
+            ),
+            lag_s=self.loop_lag.recent_s,
+        )
         self.sessions = Sessions(
             settings.max_sessions,
             self.watch,
@@ -74,6 +94,7 @@ class Server:
             ),
             budget_bytes=settings.resume_budget_mb * 1024 * 1024,
             id_prefix=session_prefix(place.name) if place else "",
+            admissions=self.admissions,
         )
         self._stopping = False
 
@@ -146,6 +167,7 @@ class Server:
             raise ValueError(f"default_voice must be one of {', '.join(known)}, not {voice!r}")
         self.pool = pool
         self.pool_watch.follow(pool)
+        self.admissions.follow(pool)
         self._policy = Policy(
             default_voice=voice,
             open_timeout_s=settings.open_timeout_s,
@@ -179,7 +201,10 @@ class Server:
     async def _serve(self, connection: ServerConnection, *, relayed: bool = False) -> None:
         """One WebSocket connection; `relayed`: another gateway passes it on."""
         if self.pool is None or self._policy is None or self._stopping:
-            await say_busy(connection, LOADING_RETRY_MS)
+            reason: BusyReason = "stopping" if self._stopping else "loading"
+            retry_s = self.admissions.spread(LOADING_RETRY_S)
+            refusal = Refusal(reason, retry_s, f"the server is not ready: {self.not_ready_reason}")
+            await say_busy(connection, self.admissions.refused(refusal).refusal)
             return
         authenticate = self.principals.for_connection(connection)
         elsewhere = Elsewhere(self.place.siblings, self.metrics.relayed, relays=not relayed) if self.place else None
@@ -197,6 +222,7 @@ async def serve(
     server = Server(settings, place)
     stop = stop or asyncio.Event()
     loop = asyncio.get_running_loop()
+    loop.set_exception_handler(log_loop_fault)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     starting = asyncio.ensure_future(server.start())

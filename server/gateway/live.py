@@ -10,6 +10,7 @@ import structlog
 from protocol import client_messages as c
 from protocol.errors import ProtocolError
 from server.cluster.base import EnginePool
+from server.gateway.admission import Tally
 from server.gateway.rendering import Renderer
 from server.gateway.summary import Summary, internal_error
 from server.observe.watch import Watch
@@ -58,16 +59,15 @@ class LiveSession:
     it is over; a carrier is told of it.
     """
 
-    def __init__(
-        self, session: Session, pool: EnginePool, watch: Watch, on_change: "Callable[[LiveSession], None]"
-    ):
+    def __init__(self, session: Session, pool: EnginePool, watch: Watch, on_change: "Callable[[LiveSession], None]"):
         self.session = session
         self.carrier: Carrier | None = None
         self.failure: Exception | None = None
         self.summary = Summary(session, watch, pool.capabilities.name, "websocket")
         self.journal: Journal | None = None
         self.over = False
-        self.counted_bytes = 0  # what `Sessions` counts for it while it is detached
+        self.tally: Tally | None = None  # while it has a place
+        self.counted_bytes = 0  # what `Waiting` counts for it while it is detached
         self._on_change = on_change
         self._loop = asyncio.get_running_loop()
         self._renderer = Renderer(session, pool, self._rendered, self.summary.waited)
@@ -106,6 +106,7 @@ class LiveSession:
             return
         self.carrier = None
         self.session.detach(self._loop.time())
+        self._count()
         self._reschedule()
         self._on_change(self)
 
@@ -125,6 +126,7 @@ class LiveSession:
 
     def changed(self) -> None:
         """Something happened: there may be work, something to send, to write down."""
+        self._count()
         self._write_down()
         self._renderer.wake()
         if self.carrier is not None:
@@ -155,6 +157,10 @@ class LiveSession:
             await self.journal.close(delete=not keep)
         self.summary.ended(outcome)
 
+    def _count(self) -> None:
+        if self.tally is not None:
+            self.tally.changed()
+
     async def _render(self) -> None:
         try:
             await self._renderer.run()
@@ -174,6 +180,7 @@ class LiveSession:
             self._on_change(self)
 
     def _rendered(self) -> None:
+        self._count()
         self._write_down()
         if self.carrier is not None:
             self.carrier.progress()

@@ -51,6 +51,7 @@ class Renderer:
                 self._event.clear()
                 await self._event.wait()
                 continue
+            self._changed()  # there is room for more text
             try:
                 await self._render(work)
             except (EngineError, WorkerLost, Busy) as error:

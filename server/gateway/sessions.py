@@ -11,8 +11,11 @@ import structlog
 from protocol import client_messages as c
 from protocol.errors import ProtocolError
 from server.cluster.base import EnginePool
+from server.gateway.admission import Admissions, Tally
 from server.gateway.live import Carrier, LiveSession, make_session
+from server.gateway.waiting import Waiting
 from server.observe.watch import Watch
+from server.scheduler.admission import Refusal
 from server.session import Policy, ResumeRefused, Session
 from server.session.restore import CannotRestore, belongs_to, restore
 from server.store import FIRST_EPOCH, Claim, MemoryStore, SessionStore, StoreError
@@ -20,6 +23,7 @@ from server.store import FIRST_EPOCH, Claim, MemoryStore, SessionStore, StoreErr
 log = structlog.get_logger(__name__)
 
 CLAIM_PATIENCE_S: Final = 2.0  # how long a stopping server waits for sessions that are being restored
+FULL_RETRY_S: Final = 2.0  # nobody knows when a session ends
 REMEMBERED: Final = 4_096  # sessions that ended without their client, so that it can be told why
 
 
@@ -43,19 +47,19 @@ class Sessions:
         store: SessionStore | None = None,
         budget_bytes: int = 256 * 1024 * 1024,
         id_prefix: str = "",
+        admissions: Admissions | None = None,
     ) -> None:
         """`id_prefix`: what the ids of new sessions begin with."""
         self.taken = 0
         self._id_prefix = id_prefix
         self.store = store or MemoryStore()
+        self.admissions = admissions or Admissions(watch.metrics)
         self._limit = limit
-        self._budget = budget_bytes
         self._watch = watch
         self._metrics = watch.metrics
         self._members: set[Stoppable] = set()
         self._live: dict[str, LiveSession] = {}
-        self._waiting: OrderedDict[str, LiveSession] = OrderedDict()  # of these, without connection; the oldest first
-        self._waiting_bytes = 0
+        self._waiting = Waiting(watch.metrics, budget_bytes)  # of these, those without connection
         self._ended: OrderedDict[str, ResumeRefused] = OrderedDict()  # why they cannot be resumed
         self._ending: set[asyncio.Task[None]] = set()
         self._restoring = asyncio.Semaphore(1)  # it takes memory, and time from the others
@@ -64,21 +68,32 @@ class Sessions:
 
     # ---- places ----
 
-    def admit(self) -> bool:
-        """Count a session in; False when there are too many. Every True needs a `release`.
+    def check_open(self, principal: str) -> None:
+        """Whether this principal may open a session now. Raises Refused. What is decided holds until the next await."""
+        admissions = self.admissions
+        if admissions.use.full(principal) and self._waiting.in_the_way(principal) is None:
+            raise admissions.refused(admissions.use.too_many(principal))
+        if self.taken >= self._limit and not self._waiting:
+            raise admissions.refused(_full())
+        admissions.check_open(principal)
 
-        A session without connection gives its place to one that has one.
+    def enter(self, session: Session, *, new: bool = True) -> Tally | None:
+        """Give a session a place, and take it from one without connection where there is no other; None: there is none.
+        `new`: it was opened here. Every Tally needs a `leave`.
         """
-        if self.taken >= self._limit and not self._evict_oldest():
-            return False
+        if new and self.admissions.use.full(session.principal):
+            self._evict(self._waiting.in_the_way(session.principal))
+        if self.taken >= self._limit and not self._evict(self._waiting.in_the_way()):
+            return None
         self.taken += 1
         self._metrics.sessions.set(self.taken)
-        return True
+        return self.admissions.enter(session, new=new)
 
-    def release(self) -> None:
-        """Count a session out."""
+    def leave(self, tally: Tally) -> None:
+        """A session gives its place back."""
         self.taken -= 1
         self._metrics.sessions.set(self.taken)
+        tally.close()
 
     # ---- sessions that outlive connections ----
 
@@ -101,14 +116,14 @@ class Sessions:
         """A client that came back does not get its session."""
         self._metrics.resumes.labels(outcome=refusal.reason).inc()
 
-    def keep(self, live: LiveSession) -> bool:
-        """It is open: give it a place and remember it. False when there are too many."""
+    def keep(self, live: LiveSession) -> None:
+        """It is open: give it a place and remember it. Raises Refused when there are too many."""
         assert live.session.principal
-        if not self.admit():
-            return False
+        live.tally = self.enter(live.session)
+        if live.tally is None:
+            raise self.admissions.refused(_full())
         self._live[live.session.id] = live
         live.start(self.store.create(live.session.id) if self.store.keeps else None)
-        return True
 
     async def resume(
         self, message: c.Resume, principal: str, carrier: Carrier, pool: EnginePool, policy: Policy
@@ -126,7 +141,7 @@ class Sessions:
             raise ResumeRefused("unknown")
         live.resume(message, carrier)
         self._metrics.resumes.labels(outcome="resumed").inc()
-        self._no_longer_waits(live)
+        self._waiting.remove(live)
         return live
 
     async def _claim(self, message: c.Resume, principal: str, pool: EnginePool, policy: Policy) -> LiveSession | None:
@@ -179,14 +194,17 @@ class Sessions:
             if restored.id != session:
                 raise CannotRestore("the journal is another session's")
         except CannotRestore as error:
-            log.warning("a session cannot be restored", session=session, reason=str(error))
+            fault = type(error.__cause__ or error).__name__  # its message may quote what the journal holds
+            log.warning("a session cannot be restored", session=session, fault=fault)
             raise ResumeRefused("epoch") from None
         if self._stopping:
             raise ResumeRefused("unknown")
-        if not self.admit():
+        tally = self.enter(restored, new=False)
+        if tally is None:
             raise ResumeRefused("evicted")
         live = LiveSession(restored, pool, self._watch, self._changed)
         live.belongs_to(restored.principal)
+        live.tally = tally
         self._live[session] = live
         live.start(claim.journal)
         live.schedule()
@@ -210,36 +228,24 @@ class Sessions:
         elif live.expired:
             self._drop(live, "expired", ResumeRefused("expired"))
         else:
-            self._waiting.setdefault(live.session.id, live)
-            size = live.session.delivery.ring.bytes
-            self._count_waiting(size - live.counted_bytes)
-            live.counted_bytes = size
-            while self._waiting_bytes > self._budget and self._evict_oldest(holding=True):
+            self._waiting.keep(live)
+            while self._evict(self._waiting.over_budget()):
                 pass
-
-    def _count_waiting(self, by: int) -> None:
-        self._waiting_bytes += by
-        self._metrics.detached.set(len(self._waiting))
-        self._metrics.detached_bytes.set(self._waiting_bytes)
-
-    def _no_longer_waits(self, live: LiveSession) -> None:
-        if self._waiting.pop(live.session.id, None) is not None:
-            self._count_waiting(-live.counted_bytes)
-            live.counted_bytes = 0
 
     def _remove(self, live: LiveSession) -> None:
         """It has no place any more; harmless where it had none."""
-        self._no_longer_waits(live)
+        self._waiting.remove(live)
         if self._live.get(live.session.id) is live:
             del self._live[live.session.id]
-            self.release()
+            tally, live.tally = live.tally, None
+            assert tally is not None
+            self.leave(tally)
 
-    def _evict_oldest(self, *, holding: bool = False) -> bool:
-        """Give up the session that waits longest; `holding`: of those with audio. Whether there was one."""
-        oldest = next((live for live in self._waiting.values() if live.counted_bytes or not holding), None)
-        if oldest is None:
+    def _evict(self, live: LiveSession | None) -> bool:
+        """Give up a session that waits for its client. Whether there was one."""
+        if live is None:
             return False
-        self._drop(oldest, "evicted", ResumeRefused("evicted"))
+        self._drop(live, "evicted", ResumeRefused("evicted"))
         return True
 
     def _drop(self, live: LiveSession, outcome: str, why: ResumeRefused | None = None) -> None:
@@ -274,7 +280,7 @@ class Sessions:
         carries it.
         """
         self._stopping = True
-        waiting = [self.end(live, "stopped", keep=True) for live in list(self._waiting.values())]
+        waiting = [self.end(live, "stopped", keep=True) for live in list(self._waiting)]
         await self._all([*waiting, *(member.stop(deadline_ms) for member in list(self._members))])
         if self._claiming:
             await asyncio.wait(self._claiming.values(), timeout=CLAIM_PATIENCE_S)
@@ -287,3 +293,7 @@ class Sessions:
         for result in await asyncio.gather(*works, return_exceptions=True):
             if isinstance(result, Exception):
                 log.error("a session did not stop in order", exc_info=result)
+
+
+def _full() -> Refusal:
+    return Refusal("capacity", FULL_RETRY_S, "the server has as many sessions as it may")

@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator, Coroutine
 from contextlib import aclosing
 from dataclasses import dataclass
 from http import HTTPStatus
+from math import ceil
 from typing import Any, Final, Protocol
 
 import orjson
@@ -25,6 +26,7 @@ from protocol.codec import decode_client, decode_server
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.frames import decode_frame
 from server.cluster.base import EnginePool
+from server.gateway.admission import Refused, Tally
 from server.gateway.bodies import BODIES, Body
 from server.gateway.http import ApiError, HttpState, require_principal, require_ready
 from server.gateway.rendering import Renderer
@@ -32,10 +34,12 @@ from server.gateway.sessions import Sessions
 from server.gateway.summary import Summary, internal_error
 from server.observe.metrics import Metrics
 from server.observe.watch import Watch
+from server.scheduler.admission import Refusal
 from server.session import Policy, Session
 
 MAX_TEXT_CHARS: Final = 100_000  # of one request; longer texts go through the WebSocket
 OPEN_FIELDS: Final = ("voice", "language", "speed", "pitch", "volume", "sample_rate", "bitrate")
+OWN_LIMITS: Final = ("sessions", "rate", "quota")  # reasons that are a principal's, not the server's
 FRAME_MS_PCM: Final = 100.0  # one piece of the response
 
 
@@ -102,26 +106,30 @@ def parse(data: bytes) -> SpeakRequest:
 class Speech:
     """One text being spoken into a response body. Raises ProtocolError where `open` asks for what cannot be had."""
 
-    def __init__(
-        self, pool: EnginePool, policy: Policy, request: SpeakRequest, watch: Watch, principal: str
-    ) -> None:
+    def __init__(self, pool: EnginePool, policy: Policy, request: SpeakRequest, watch: Watch, principal: str) -> None:
         self._loop = asyncio.get_running_loop()
         self._changed = asyncio.Event()
         self._rate = request.open.sample_rate
         self.body: Body = BODIES[request.format]()
-        self._session = Session(
-            policy, pool.capabilities, session_id=secrets.token_urlsafe(12), token="", now=self._loop.time()
+        self.session = Session(
+            policy,
+            pool.capabilities,
+            session_id=secrets.token_urlsafe(12),
+            token="",
+            now=self._loop.time(),
+            principal=principal,
         )
-        self.summary = Summary(self._session, watch, pool.capabilities.name, "http", principal)
+        self.tally: Tally | None = None  # while it has a place
+        self.summary = Summary(self.session, watch, pool.capabilities.name, "http", principal)
         self._over = asyncio.Event()
-        self._renderer = Renderer(self._session, pool, self._changed.set, self.summary.waited)
+        self._renderer = Renderer(self.session, pool, self._changed.set, self.summary.waited)
         text = request.text
         pieces = [text[at : at + limits.MAX_TEXT_CHARS] for at in range(0, len(text), limits.MAX_TEXT_CHARS)]
         numbered: list[c.ClientMessage] = [c.Start(1, 1)]
         numbered += [c.Text(seq, piece) for seq, piece in enumerate(pieces, 2)]
         numbered.append(c.End(len(numbered) + 1))
         for message in (request.open, *numbered):
-            self._session.receive(message, self._loop.time())
+            self.session.receive(message, self._loop.time())
         self.summary.begun()
 
     async def stop(self, deadline_ms: int) -> None:
@@ -154,14 +162,17 @@ class Speech:
             raise internal from error
         finally:
             self._over.set()
-            sessions.release()
+            assert self.tally is not None
+            sessions.leave(self.tally)
             self.summary.ended(outcome)
 
     async def _pieces(self) -> AsyncGenerator[bytes]:
         rendering = asyncio.ensure_future(self._renderer.run())
         try:
             while True:
-                data = self._session.next_outgoing(self._loop.time())
+                data = self.session.next_outgoing(self._loop.time())
+                assert self.tally is not None
+                self.tally.changed()
                 if data is None:
                     await self._something_new(rendering)
                     continue
@@ -173,7 +184,7 @@ class Speech:
                     piece = self.body.finish(message.samples)
                 elif isinstance(data, bytes):
                     frame = decode_frame(data)
-                    self._session.receive(c.Ack(1, frame.utterance, frame.end_sample), self._loop.time())
+                    self.session.receive(c.Ack(1, frame.utterance, frame.end_sample), self._loop.time())
                     piece = self.body.add(frame)
                 else:
                     continue
@@ -207,15 +218,14 @@ def speak_routes(state: SpeakState) -> list[Route]:
             asked = parse(await request.body())
         except ProtocolError as error:
             raise _refused(error, state.metrics) from None
-        if not state.sessions.admit():
-            raise ApiError(
-                HTTPStatus.SERVICE_UNAVAILABLE, "too many sessions", code="busy", headers={"Retry-After": "2"}
-            )
         try:
+            state.sessions.check_open(principal.name)
             speech = Speech(state.pool, policy, asked, state.watch, principal.name)
+            speech.tally = state.sessions.enter(speech.session)
         except ProtocolError as error:
-            state.sessions.release()
             raise _refused(error, state.metrics) from None
+        except Refused as refused:
+            raise _busy(refused.refusal) from None
         pieces = speech.body_of(state.sessions)
         try:
             first = await _while_connected(request, _until_audio(pieces))
@@ -230,6 +240,14 @@ def _refused(error: ProtocolError, metrics: Metrics) -> ApiError:
     """The answer to a request at fault, before it became a session."""
     metrics.errors.labels(code=error.code).inc()
     return _api_error(error, HTTPStatus.BAD_REQUEST)
+
+
+def _busy(refusal: Refusal) -> ApiError:
+    """The answer to a request that is turned away: 429 where it is the principal's own limit."""
+    own = refusal.reason in OWN_LIMITS
+    status = HTTPStatus.TOO_MANY_REQUESTS if own else HTTPStatus.SERVICE_UNAVAILABLE
+    after = {"Retry-After": str(max(1, ceil(refusal.retry_after_s)))}
+    return ApiError(status, refusal.message, code=refusal.reason, headers=after)
 
 
 def _api_error(error: ProtocolError, status: HTTPStatus) -> ApiError:

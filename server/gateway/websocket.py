@@ -1,7 +1,6 @@
 """The native protocol over a WebSocket: moves bytes and time between a connection and the session it carries."""
 
 import asyncio
-from collections.abc import Callable
 from typing import Final, NoReturn
 
 from websockets.asyncio.server import ServerConnection
@@ -9,20 +8,21 @@ from websockets.exceptions import ConnectionClosed
 
 from protocol import client_messages as c
 from protocol import server_messages as s
-from protocol.codec import decode_client, encode
-from protocol.errors import CloseCode, ErrorCode, ProtocolError, close_reason
+from protocol.codec import decode_client
+from protocol.errors import CloseCode, ErrorCode, ProtocolError
 from server.cluster.base import EnginePool
+from server.gateway.admission import Refused
+from server.gateway.caller import Authenticate, Caller
+from server.gateway.farewell import close, say, say_busy, say_error
 from server.gateway.live import LiveSession
 from server.gateway.relay import Elsewhere, Relay, TryAgain
 from server.gateway.sessions import Sessions
 from server.gateway.summary import internal_error
 from server.gateway.turns import Turns
+from server.scheduler.admission import Refusal
 from server.session import Policy, ResumeRefused
 
-SEND_ERROR_TIMEOUT_S: Final = 1.0  # a peer that does not read cannot be told why it is closed
-CLOSE_TIMEOUT_S: Final = 2.0
 STOP_TIMEOUT_S: Final = 4.0  # for the store and the close, after the time to finish
-FULL_RETRY_MS: Final = 2_000
 MAX_REFUSALS: Final = 8  # of one connection: `resume` after `resume` that failed
 LEFT: Final = (CloseCode.NORMAL, CloseCode.GOING_AWAY)  # closes with which a client gives its session up
 FAULTS: Final = (  # closes with which the WebSocket layer ends a client that broke its rules: no `error` goes before
@@ -31,9 +31,6 @@ FAULTS: Final = (  # closes with which the WebSocket layer ends a client that br
     CloseCode.POLICY,
     CloseCode.TOO_BIG,
 )
-
-Authenticate = Callable[[str | None], str | None]
-"""The principal's name for the key in `open` (None: there is none), or None where access is refused."""
 
 
 class WebSocketConnection:
@@ -52,7 +49,6 @@ class WebSocketConnection:
         self._connection = connection
         self._pool = pool
         self._policy = policy
-        self._authenticate = authenticate
         self._sessions = sessions
         self._elsewhere = elsewhere
         self._relay: Relay | None = None  # to the gateway that has the session
@@ -61,18 +57,19 @@ class WebSocketConnection:
         self._answered = asyncio.Event()
         self._failed = asyncio.Event()  # the session has a `failure`
         self._drained: asyncio.Future[None] = self._loop.create_future()  # nothing is left to say, after `stop`
-        self._principal: str | None = None
+        self._caller = Caller(authenticate, connection.remote_address, sessions.admissions)
         self._refusals = 0
         self._stopping = False
         self._cut = False  # the time to finish is over
         self._ended: asyncio.Future[None] | None = None  # `run` has returned; made by `stop`
+        self._refusal: Refusal | None = None  # of an utterance, told when those before it are finished
         self._known = False  # the session has a place
         self._live = self._fresh()
 
     def _fresh(self) -> LiveSession:
         live = self._sessions.new(self._pool, self._policy)
-        if self._principal is not None:
-            live.belongs_to(self._principal)
+        if self._caller.principal is not None:
+            live.belongs_to(self._caller.principal)
         live.attach(self)
         return live
 
@@ -90,6 +87,10 @@ class WebSocketConnection:
                         break
                     except ResumeRefused as refusal:
                         await self._refuse(refusal)
+                    except ProtocolError:
+                        if not self._known:
+                            self._caller.count_failure()
+                        raise
             if self._relay is not None:
                 with self._sessions.member(self._relay):
                     await self._relay.run()
@@ -99,12 +100,14 @@ class WebSocketConnection:
             outcome = "stopped" if self._known else None
             if self._known:  # given up first: its client may ask another process for it as soon as it hears of the end
                 await self._sessions.end(self._live, "stopped", keep=True)
-            await self._close(CloseCode.RESTART, "the server is stopping")
+            await close(self._connection, CloseCode.RESTART, "the server is stopping")
         except TryAgain as problem:
-            await say_busy(self._connection, problem.retry_after_ms)
-        except _Full:
+            later = Refusal("loading", problem.retry_after_ms / 1000, "who has the session does not answer now")
+            await say_busy(self._connection, self._sessions.admissions.refused(later).refusal)
+        except Refused as refused:
             outcome = "busy"
-            await say_busy(self._connection, FULL_RETRY_MS)
+            self._live.failure = refused
+            await say_busy(self._connection, refused.refusal)
         except ProtocolError as error:
             outcome = error.code
             await self._fail(error)
@@ -134,7 +137,7 @@ class WebSocketConnection:
             live.detach(self)
             return
         live.carrier = None
-        if not self._known and outcome in (None, "closed"):
+        if not self._known and outcome in (None, "closed", "busy"):
             live.drop()  # it was never opened
             return
         await self._sessions.end(live, outcome or "lost")
@@ -158,16 +161,11 @@ class WebSocketConnection:
         the client hears of it. Bounded also where it does not read.
         """
         self._ended = self._loop.create_future()
-        goaway = encode(s.GoAway(deadline_ms, "the server is stopping"))
         limit = self._loop.time() + deadline_ms / 1000
         self._stopping = True
-        try:
-            async with asyncio.timeout(SEND_ERROR_TIMEOUT_S):
-                await self._connection.send(goaway)
-            if self._live.session.unfinished:
-                await asyncio.wait((self._drained,), timeout=limit - self._loop.time())
-        except (ConnectionClosed, TimeoutError):
-            pass
+        told = await say(self._connection, s.GoAway(deadline_ms, "the server is stopping"))
+        if told and self._live.session.unfinished:
+            await asyncio.wait((self._drained,), timeout=limit - self._loop.time())
         self._cut = True
         self._failed.set()
         await asyncio.wait((self._ended,), timeout=STOP_TIMEOUT_S)
@@ -199,13 +197,13 @@ class WebSocketConnection:
             if live.carrier is not self:
                 return  # these are the last words of a connection that was replaced
             message = decode_client(data)
-            if isinstance(message, c.Open | c.Resume):
-                self._identify(message)
+            if isinstance(message, c.Open | c.Resume) and not live.session.principal:
+                live.belongs_to(self._caller.identify(message))
             if self._known or not isinstance(message, c.Open | c.Resume):
-                live.receive(message)
+                if self._may_take(message):
+                    live.receive(message)
             elif isinstance(message, c.Open):
-                live.session.receive(message, self._loop.time())
-                self._let_in()
+                self._let_in(message)
             else:
                 await self._resume(message)
             while live.session.answers_full:  # it sends and does not read: TCP makes it wait
@@ -213,28 +211,29 @@ class WebSocketConnection:
                 await self._answered.wait()
             await turns.step(len(data))
 
-    def _identify(self, message: c.Open | c.Resume) -> None:
-        """Check the key. Raises ProtocolError."""
-        if self._principal is None:
-            self._principal = self._authenticate(message.api_key)
-            if self._principal is not None:
-                self._live.belongs_to(self._principal)
-        if self._principal is None:
-            raise ProtocolError(
-                ErrorCode.UNAUTHORIZED,
-                "an API key is needed: header `Authorization: Bearer KEY`, or `api_key` in `open`",
-                f"{message.type}.api_key",
-            )
-
-    def _let_in(self) -> None:
-        """Give the session a place only now: who has no key must not keep others out."""
-        if not self._sessions.keep(self._live):
-            raise _Full
+    def _let_in(self, message: c.Open) -> None:
+        """Give the session a place only now: who has no key must not keep others out. Raises Refused."""
+        self._sessions.check_open(self._live.session.principal)
+        self._live.session.receive(message, self._loop.time())
+        self._sessions.keep(self._live)
         self._known = True
+
+    def _may_take(self, message: c.ClientMessage) -> bool:
+        """Whether a message counts. Raises Refused where an utterance may not begin and none is unfinished; else what
+        was begun is finished first, and nothing is added to it.
+        """
+        session, tally = self._live.session, self._live.tally
+        if isinstance(message, c.Start) and tally is not None and self._refusal is None and session.is_next(message):
+            self._refusal = tally.check_start()
+        if self._refusal is None or not isinstance(message, c.NUMBERED):
+            return True
+        if isinstance(message, c.Cancel) or not session.unfinished:
+            raise self._sessions.admissions.refused(self._refusal)
+        return False
 
     async def _resume(self, message: c.Resume) -> NoReturn:
         """Carry a session that lost its connection. Raises _Switched, _Relayed, TryAgain or ResumeRefused."""
-        assert self._principal is not None
+        principal = self._live.session.principal
         self._live.drop()  # its time for `open` must not run out while a session is being restored
         elsewhere = None if self._sessions.knows(message.session) else self._elsewhere
         if elsewhere is not None:
@@ -242,7 +241,7 @@ class WebSocketConnection:
             if self._relay is not None:
                 raise _Relayed
         try:
-            live = await self._sessions.resume(message, self._principal, self, self._pool, self._policy)
+            live = await self._sessions.resume(message, principal, self, self._pool, self._policy)
         except ResumeRefused as refusal:
             if elsewhere is not None and refusal.reason == "unknown":
                 self._relay = await elsewhere.before_unknown(message, self._connection)
@@ -263,7 +262,9 @@ class WebSocketConnection:
             live.carrier = None
             await self._sessions.end(live, "not restored")
             self._failed.clear()
+            self._refusal = None
             self._live = self._fresh()
+        self._caller.count_failure()
         self._refusals += 1
         if self._refusals > MAX_REFUSALS:
             raise ProtocolError(ErrorCode.UNEXPECTED, f"more than {MAX_REFUSALS} resumes failed", "resume") from None
@@ -286,8 +287,12 @@ class WebSocketConnection:
                 self._answered.set()
                 live.sent()
                 await turns.step()
-            if self._stopping and not live.session.unfinished:
+            if live.session.unfinished:
+                continue
+            if self._stopping:
                 self._nothing_left()
+            if self._refusal is not None:
+                raise self._sessions.admissions.refused(self._refusal)
 
     async def _watch(self) -> None:
         """Raises the session's failure, or _Cut when the server stops; also while a message to a peer that does not
@@ -305,24 +310,7 @@ class WebSocketConnection:
         """Say what was wrong, then close. Nobody can resume the session meanwhile."""
         self._live.failure = self._live.failure or error
         self._live.summary.failed(error)
-        message = s.Error(error.code, error.message[:4_000], error.field, error.retryable)
-        try:
-            async with asyncio.timeout(SEND_ERROR_TIMEOUT_S):
-                await self._connection.send(encode(message))
-        except (ConnectionClosed, TimeoutError):
-            pass  # it left, or does not read
-        await self._close(error.kind.close, error.message)
-
-    async def _close(self, code: CloseCode, reason: str) -> None:
-        try:
-            async with asyncio.timeout(CLOSE_TIMEOUT_S):
-                await self._connection.close(code, close_reason(reason))
-        except TimeoutError:
-            self._connection.transport.abort()
-
-
-class _Full(Exception):
-    """As many sessions as there may be are open."""
+        await say_error(self._connection, error)
 
 
 class _Cut(Exception):
@@ -335,15 +323,3 @@ class _Relayed(Exception):
 
 class _Switched(Exception):
     """From here on the connection carries another session."""
-
-
-async def say_busy(connection: ServerConnection, retry_after_ms: int) -> None:
-    """Refuse a client for now. Bounded also where it does not read."""
-    try:
-        async with asyncio.timeout(SEND_ERROR_TIMEOUT_S):
-            await connection.send(encode(s.Busy(retry_after_ms)))
-        await connection.close(CloseCode.TRY_AGAIN, f"busy, retry after {retry_after_ms} ms")
-    except TimeoutError:
-        connection.transport.abort()
-    except ConnectionClosed:
-        pass

@@ -46,6 +46,7 @@ class Metrics:
             "sessions_detached", "open sessions without connection, whose clients may come back"
         )
         self.detached_bytes = self._gauge("sessions_detached_bytes", "bytes kept for sessions without connection")
+        self.refusals = self._counter("refusals", "sessions and utterances turned away with `busy`, by why", "reason")
         self.resumes = self._counter("resumes", "clients that came back, by how it went", "outcome")
         self.mode_switches = self._counter(
             "mode_switches", "changes of the mode, by the new one and why", "mode", "reason"

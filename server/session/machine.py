@@ -67,6 +67,10 @@ class Session(ClockSide):
             case _ if isinstance(message, c.NUMBERED):
                 self._take_numbered(message)
 
+    def is_next(self, message: c.Numbered) -> bool:
+        """Whether it was not taken before, nor one left out."""
+        return message.seq == self._seq + 1
+
     def _take_numbered(self, message: c.Numbered) -> None:
         if isinstance(message, c.Start):
             self._settle()  # before it is recorded, so that it finds the same room when the journal is read

@@ -22,6 +22,7 @@ from server.session.utterance import Utterance
 from server.session.work import FinishUtterance, SpeakSegment, Work
 
 COLLECTING_SLACK_S: Final = 30.0  # urgency of a client without `max_lead_ms`: behind everyone who listens
+TEXT_BYTES: Final = 4  # of a character that is not spoken yet
 BITRATE_HEADROOM: Final = 2.0  # in block mode Opus gets smaller where the link carries less than this times its rate
 MAY_FALL_AHEAD_MS: Final = 500  # the same while PCM may have to become Opus
 CALM_AHEAD_MS: Final = 2_000  # audio ready besides what the listener has, in stream mode
@@ -110,6 +111,23 @@ class RenderingSide:
         if self._delivery.flow.max_lead_samples is None:
             return COLLECTING_SLACK_S
         return max(0, self._delivery.ring.samples + self._delivery.flow.lead_samples) / self.config.open.sample_rate
+
+    @property
+    def begun(self) -> bool:
+        """Whether an utterance is being written or rendered."""
+        return bool(self._speaking)
+
+    @property
+    def speaks(self) -> bool:
+        """Whether the engine has work for it, now or as soon as the listener has room."""
+        if self.wants_audio:
+            return self._work is not None
+        return self.attached and not self._paused and (self._work is not None or self._unspoken > 0)
+
+    @property
+    def kept_bytes(self) -> int:
+        """What is kept of its audio and its text, about."""
+        return self._delivery.ring.bytes + TEXT_BYTES * self._unspoken
 
     @property
     def paused(self) -> bool:

@@ -48,7 +48,7 @@ async def test_two_hundred_sessions_without_connection_stay_within_the_budget() 
         left = await _leave(there, count)
         assert descriptors() <= before
         sessions = there.server.sessions
-        assert sessions._waiting_bytes <= budget_mb * MIB
+        assert sessions._waiting.bytes <= budget_mb * MIB
         waiting = int(gauge(there.server, "cosystream_sessions_detached"))
         assert 40 < waiting < count
         answers = [await each.ask() for each in left]

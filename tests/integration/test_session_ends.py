@@ -156,11 +156,11 @@ async def test_a_thousand_detached_sessions_cost_a_chunk_no_more_than_one_does()
         await client.say(1, TEXT)
         await client.samples(100)
         await detached(server, client)
-        live = next(iter(server.sessions._waiting.values()))
-        before = server.sessions._waiting_bytes
+        live = next(iter(server.sessions._waiting))
+        before = server.sessions._waiting.bytes
         for _ in range(3):
             server.sessions._changed(live)
-        assert server.sessions._waiting_bytes == before
-        await eventually(lambda: server.sessions._waiting_bytes == live.session.delivery.ring.bytes)
+        assert server.sessions._waiting.bytes == before
+        await eventually(lambda: server.sessions._waiting.bytes == live.session.kept_bytes)
         assert isinstance(await client.resume(), s.Resumed)
-        assert (server.sessions._waiting_bytes, len(server.sessions._waiting)) == (0, 0)
+        assert (server.sessions._waiting.bytes, len(server.sessions._waiting)) == (0, 0)

@@ -122,10 +122,10 @@ async def test_beyond_the_budget_the_oldest_makes_way() -> None:
             await detached(server, client)
         lives = [server.sessions._live[client.opened.session] for client in clients if client.opened]
         await eventually(lambda: all(not live.session._speaking for live in lives))
-        held = server.sessions._waiting_bytes
-        server.sessions._budget = held * 9 // 10
+        held = server.sessions._waiting.bytes
+        server.sessions._waiting.budget = held * 9 // 10
         await detached(server, clients[3])
-        await eventually(lambda: server.sessions._waiting_bytes <= server.sessions._budget)
+        await eventually(lambda: server.sessions._waiting.bytes <= server.sessions._waiting.budget)
         answers = [await client.resume() for client in clients]
         reasons = [answer.reason if isinstance(answer, s.ResumeFailed) else None for answer in answers]
         assert reasons == ["evicted" if n in (0, 1) else None for n in range(4)]

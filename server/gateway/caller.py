@@ -1,0 +1,42 @@
+"""Who is on the other end of a connection, as far as that is known."""
+
+from collections.abc import Callable
+from typing import Any
+
+from protocol import client_messages as c
+from protocol.errors import ErrorCode, ProtocolError
+from server.gateway.admission import Admissions
+from server.gateway.auth import ANONYMOUS
+
+Authenticate = Callable[[str | None], str | None]
+"""The principal's name for the key in `open` (None: there is none), or None where access is refused."""
+
+
+class Caller:
+    """`principal` is its name, once a message proved it."""
+
+    def __init__(self, authenticate: Authenticate, remote_address: Any, admissions: Admissions) -> None:
+        self.principal: str | None = None
+        self._authenticate = authenticate
+        self._remote_address = remote_address
+        self._admissions = admissions
+
+    def identify(self, message: c.Open | c.Resume) -> str:
+        """Check the key; the principal. Raises ProtocolError."""
+        if self.principal is None:
+            self.principal = self._authenticate(message.api_key)
+        if self.principal is None:
+            raise ProtocolError(
+                ErrorCode.UNAUTHORIZED,
+                "an API key is needed: header `Authorization: Bearer KEY`, or `api_key` in `open`",
+                f"{message.type}.api_key",
+            )
+        return self.principal
+
+    def count_failure(self) -> None:
+        """Nothing came of its attempt to open or to resume. Raises Refused where there were too many."""
+        if self.principal is not None and self.principal != ANONYMOUS.name:
+            who = self.principal
+        else:
+            who = str(self._remote_address[0]) if self._remote_address else ""
+        self._admissions.check_failure(who)
