@@ -6,6 +6,7 @@ with helper(Crowd) as many:
 
 import asyncio
 import multiprocessing
+import os
 import resource
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -51,11 +52,13 @@ class Helper:
 
 
 @contextmanager
-def helper(make: Callable[[], object]) -> Iterator[Helper]:
-    """A process with the object that `make` gives there, inside a running event loop. It ends with the block."""
+def helper(make: Callable[[], object], *, nice: int = 0) -> Iterator[Helper]:
+    """A process with the object that `make` gives there, inside a running event loop. It ends with the block. `nice`:
+    how far it stands back for others who want the processor, as if it ran elsewhere.
+    """
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    process = context.Process(target=_serve, args=(theirs, make), daemon=True)
+    process = context.Process(target=_serve, args=(theirs, make, nice), daemon=True)
     process.start()
     theirs.close()
     try:
@@ -68,7 +71,8 @@ def helper(make: Callable[[], object]) -> Iterator[Helper]:
             process.join()
 
 
-def _serve(pipe: "Connection[Any, Any]", make: Callable[[], object]) -> None:
+def _serve(pipe: "Connection[Any, Any]", make: Callable[[], object], nice: int) -> None:
+    os.nice(nice)
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     run(_answer(pipe, make))

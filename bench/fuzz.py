@@ -22,8 +22,9 @@ from protocol import client_messages as c
 from protocol import server_messages as s
 
 AT_ONCE: Final = 64
+ATTACKERS_NICE: Final = 10  # real ones have a machine of their own
 ROUNDS: Final = 10  # without and with attacks, in turns
-QUIET_SHARE: Final = 0.6  # of a round's attacks, how long the time without is
+QUIET_SHARE: Final = 0.5  # of a round's attacks, how long the time without is
 LIVE: Final = 2  # sessions that speak meanwhile
 BETWEEN_S: Final = 0.1  # two clauses of one session
 CLAUSES: Final = ("你好，今天天气很好。", "Good morning, how are you?", "没问题，我马上就来。", "Of course, here.")
@@ -170,7 +171,7 @@ def main() -> int:
         __doc__,
         count=(100_000, "attacks"),
         seed=(1, "what the attacks are made from"),
-        rate=(200, "attacks a second"),
+        rate=(100, "attacks a second"),
         only=(-1, "repeat the attack of this number alone"),
     )
     if args.only >= 0:
@@ -179,7 +180,7 @@ def main() -> int:
     options = ("--head-timeout-s", str(HEAD_TIMEOUT_S), "--resume-ttl-s", str(RESUME_TTL_S))
     with (
         server_process(*options, "--log-level", "info", "--log-format", "json") as server,
-        helper(Attackers) as attackers,
+        helper(Attackers, nice=ATTACKERS_NICE) as attackers,
     ):
         log_before, descriptors = server.logged(), server.metric("cosystream_process_open_fds")
         results = run(in_turns(server, attackers, args))
