@@ -154,7 +154,7 @@ class Server:
                 app=build_app(self, routes=private_routes(self.metrics, self.sessions)),
                 websocket_handler=partial(self._serve, relayed=True),
                 principals=self.principals,
-                sockets=[self.place.private],
+                sockets=[self.place.open_private()],
             )
         await self._load()
 

@@ -27,7 +27,7 @@ def merge(texts: Iterable[tuple[str, bytes]], greatest: Container[str] = ()) -> 
     """
     families: dict[str, _Family] = {}
     for label, text in texts:
-        family = _Family()
+        family: _Family | None = None
         for line in text.decode().splitlines():
             if line.startswith("#"):
                 _, _, name, *_ = line.split(" ", 3)  # HELP or TYPE
@@ -35,6 +35,8 @@ def merge(texts: Iterable[tuple[str, bytes]], greatest: Container[str] = ()) -> 
                 if line not in family.comments:
                     family.comments.append(line)
             elif line:
+                if family is None:
+                    raise ValueError(f"a value without a family: {line}")
                 series, _, value = line.rpartition(" ")
                 if series.startswith(OWN):
                     series = _labelled(series, label)

@@ -17,16 +17,11 @@ class Place:
     """Made from a `Launch`, inside the running event loop."""
 
     def __init__(self, launch: Launch) -> None:
-        """Takes over what was inherited, and listens for the others. Raises OSError."""
+        """Takes over what was inherited."""
         self.siblings = Siblings(launch.name, launch.folder)
         self.gateways = launch.gateways
         self.workers = launch.workers
         self.sockets = tuple(socket.socket(fileno=descriptor) for descriptor in launch.sockets)
-        self.private = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        """For the other gateways."""
-        self.private.setblocking(False)
-        self.private.bind(str(self.siblings.socket_of(launch.name)))
-        self.private.listen(BACKLOG)
         self._loads = Loads(launch.loads, launch.gateways)
         os.close(launch.loads)
         self._connections = 0
@@ -36,6 +31,16 @@ class Place:
     def name(self) -> str:
         """This gateway's name."""
         return self.siblings.name
+
+    def open_private(self) -> socket.socket:
+        """A socket that listens for the other gateways. Only when it is served at once: whoever finds it waits for an
+        answer. Raises OSError.
+        """
+        private = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        private.setblocking(False)
+        private.bind(str(self.siblings.socket_of(self.name)))
+        private.listen(BACKLOG)
+        return private
 
     def begin(self) -> None:
         """It can speak: connections may come."""

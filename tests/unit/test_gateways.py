@@ -146,7 +146,7 @@ def test_figures_that_are_the_same_for_all_are_not_added() -> None:
     assert merge([("1", text), ("2", other)], greatest={"a"}) == b"# TYPE a gauge\na 2.0\n# TYPE b gauge\nb 6.0\n"
 
 
-@pytest.mark.parametrize("text", [b"a x\n", b"alone\n", b"#\n"])
+@pytest.mark.parametrize("text", [b"# TYPE a gauge\na x\n", b"# TYPE a gauge\nalone\n", b"#\n", b"a 1\n"])
 def test_what_is_no_metrics_is_refused(text: bytes) -> None:
     with pytest.raises(ValueError):
         merge([("1", text)])
@@ -154,4 +154,5 @@ def test_what_is_no_metrics_is_refused(text: bytes) -> None:
 
 @pytest.mark.parametrize(("value", "written"), [(b"NaN", "NaN"), (b"+Inf", "+Inf"), (b"-Inf", "-Inf"), (b"5", "5.0")])
 def test_numbers_are_written_as_prometheus_reads_them(value: bytes, written: str) -> None:
-    assert merge([("1", b"a " + value + b"\n")]) == f"a {written}\n".encode()
+    comment = b"# TYPE a gauge\n"
+    assert merge([("1", comment + b"a " + value + b"\n")]) == comment + f"a {written}\n".encode()
