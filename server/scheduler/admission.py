@@ -18,10 +18,12 @@ RESERVE: Final = 8  # one place of so many is kept from those who open, for sess
 CALM_S: Final = 1.0  # after a sign of strain nobody is let in for so long
 STEADY: Final = 0.05  # the measured capacity counts as the same within this share of it
 
-# Signs of strain. A session that is open already is let speak up to twice as much.
+# Signs of strain. A session that is open already is let speak up to twice as much. That sound or the event loop is late
+# may have other causes where few speak; turning clients away would not help then.
 FIRST_WAIT_S: Final = 0.4  # what a first sound would wait for the engine
-LATE_S: Final = 0.02  # a listener had to wait so long for sound; less is noise
-LAG_S: Final = 0.1  # the event loop came so late to what was due
+LATE_S: Final = 0.1  # a listener had to wait so long for sound
+LAG_S: Final = 0.25  # the event loop came so late to what was due
+FEW: Final = 4  # one of so many places
 OPEN_ALREADY: Final = 2.0
 
 SPELL_S: Final = 5.0  # how long one speaks, while nobody has yet
@@ -59,10 +61,10 @@ class Conditions:
     lag_s: float = 0.0
     workers: int = 1
 
-    @property
-    def strain(self) -> float:
-        """The worst sign; from 1.0 on it is too much."""
-        return max(self.first_wait_s / FIRST_WAIT_S, self.late_s / LATE_S, self.lag_s / LAG_S)
+    def strain(self, few: bool) -> float:
+        """The worst sign; from 1.0 on it is too much. `few` speak."""
+        first = self.first_wait_s / FIRST_WAIT_S
+        return first if few else max(first, self.late_s / LATE_S, self.lag_s / LAG_S)
 
 
 class Speakers:
@@ -167,15 +169,13 @@ class Admission:
         if conditions.workers <= 0:
             return Refusal("loading", self.spread(1.0), "no engine is ready: it starts, or starts again")
         count = self.speakers.count(now, without=session)
-        strain = conditions.strain
+        places = self.places(conditions)
+        strain = conditions.strain(few=places is not None and count * FEW < places)
         if strain >= 1.0:
             self._strained_until = now + CALM_S
         if count >= 1.0:
-            places = self.places(conditions)
-            if places is not None:
-                most = places if session else places - places // RESERVE
-                if int(count) >= most:
-                    return self._refuse(now, f"{self.speakers.speaking} sessions speak, as many as it can feed in time")
+            if places is not None and int(count) >= (places if session else places - places // RESERVE):
+                return self._refuse(now, f"{self.speakers.speaking} sessions speak, as many as it can feed in time")
             if strain >= OPEN_ALREADY if session else now < self._strained_until:
                 return self._refuse(now, "those who speak need all it can do")
         self._turned_away = max(0.0, self._turned_away - 1.0)

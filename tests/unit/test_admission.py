@@ -77,6 +77,15 @@ def test_signs_of_strain(conditions: Conditions, opens: bool, begins: bool) -> N
     assert (there.judge(0.0, conditions, "idle") is None) is begins
 
 
+@pytest.mark.parametrize(
+    ("streams", "speak", "opens"), [(40.0, 9, True), (40.0, 10, False), (0.0, 2, False), (4.0, 1, False)]
+)
+def test_where_few_speak_lateness_has_other_causes(streams: float, speak: int, opens: bool) -> None:
+    for conditions in (Conditions(streams, late_s=1.0), Conditions(streams, lag_s=1.0)):
+        assert (speaking(speak).judge(0.0, conditions) is None) is opens
+    assert speaking(speak).judge(0.0, Conditions(streams, first_wait_s=0.5)) is not None
+
+
 def test_where_nobody_speaks_nothing_is_a_sign_of_strain() -> None:
     assert admission().judge(0.0, Conditions(8.0, first_wait_s=9, late_s=9, lag_s=9)) is None
 
@@ -88,8 +97,8 @@ def test_without_an_engine_nobody_comes_in() -> None:
 
 
 def test_after_strain_it_stays_shut_for_a_moment() -> None:
-    there, calm = speaking(3), Conditions(100.0)
-    assert there.judge(0.0, Conditions(100.0, late_s=1.0)) is not None
+    there, calm = speaking(3), Conditions(10.0)
+    assert there.judge(0.0, Conditions(10.0, late_s=1.0)) is not None
     assert there.judge(CALM_S * 0.9, calm) is not None
     assert there.judge(CALM_S * 0.9, calm, "idle") is None
     assert there.judge(CALM_S * 1.1, calm) is None
