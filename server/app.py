@@ -25,10 +25,11 @@ from server.gateway.origins import Origins
 from server.gateway.relay import Elsewhere
 from server.gateway.sessions import Sessions
 from server.gateway.speak import speak_routes
+from server.gateway.status import StatusReport, status_routes
 from server.gateway.websocket import WebSocketConnection
 from server.gateways.names import session_prefix
 from server.gateways.place import Place
-from server.gateways.routes import all_metrics, private_routes
+from server.gateways.routes import all_metrics, other_parts, private_routes
 from server.observe.logs import configure_logs, log_loop_fault
 from server.observe.loop_lag import LoopLag
 from server.observe.pool import PoolWatch
@@ -62,6 +63,9 @@ class Server:
         self.metrics = self.watch.metrics
         self.loop_lag = LoopLag(self.metrics.loop_lag_seconds.observe)
         self.pool_watch = PoolWatch(self.metrics, settings.engine)
+        self._report = StatusReport(
+            self, partial(other_parts, place) if place else None, shared_engines=bool(place and place.workers)
+        )
         self.principals = Principals.load(settings.keys)
         self.ready = asyncio.Event()
         self.listener: Listener | None = None
@@ -141,7 +145,9 @@ class Server:
         self.metrics.tasks.set_function(lambda: len(asyncio.all_tasks(loop)))
         self.listener = await start_listener(
             self.settings,
-            app=build_app(self, routes=speak_routes(self), origins=Origins.of(self.settings)),
+            app=build_app(
+                self, routes=[*speak_routes(self), *status_routes(self._report)], origins=Origins.of(self.settings)
+            ),
             websocket_handler=self._serve,
             principals=self.principals,
             metrics=self.metrics,
@@ -151,7 +157,7 @@ class Server:
         if self.place is not None:
             self._private = await start_listener(
                 replace(self.settings, tls_cert=None, tls_key=None),
-                app=build_app(self, routes=private_routes(self.metrics, self.sessions)),
+                app=build_app(self, routes=private_routes(self.metrics, self.sessions, self._report)),
                 websocket_handler=partial(self._serve, relayed=True),
                 principals=self.principals,
                 sockets=[self.place.open_private()],

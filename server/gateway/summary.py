@@ -9,7 +9,7 @@ import structlog
 from protocol.errors import ERRORS, ErrorCode, ProtocolError
 from server.link import Switch
 from server.observe.account import SessionAccount
-from server.observe.watch import Watch
+from server.observe.watch import Trouble, Watch
 from server.session import Session, SessionObserver
 
 log = structlog.get_logger(__name__)
@@ -168,17 +168,17 @@ class Summary(SessionObserver):
         """See OpenSession."""
         return self.session.unfinished
 
-    def trouble(self, now: float) -> tuple[int, float]:
-        """See OpenSession: who waits for a first sound, then who has least in hand, then who is gone, then the rest."""
+    def trouble(self, now: float) -> tuple[Trouble, float]:
+        """See OpenSession: the longest wait for a first sound, or the least in hand."""
         session = self.session
         if not session.unfinished:
-            return 4, 0.0
+            return (Trouble.IDLE if session.attached else Trouble.IDLE_AWAY), 0.0
         if not session.attached:
-            return 2, 0.0
+            return Trouble.AWAY, 0.0
         waited = session.waited_s(now)
         if waited is not None:
-            return 0, -waited
-        return (3, 0.0) if session.collects else (1, session.delivery.lead_s)
+            return Trouble.WAITING, -waited
+        return (Trouble.COLLECTING, 0.0) if session.collects else (Trouble.LISTENING, session.delivery.lead_s)
 
     def row(self, now: float) -> dict[str, Any]:
         """See OpenSession. Milliseconds, seconds and bits, as people read them; None: not known."""
@@ -211,7 +211,7 @@ class Summary(SessionObserver):
         if session.paused:
             return "paused"
         if not session.unfinished:
-            return "idle"
+            return "playing" if session.delivery.lead_s > 0 and not session.collects else "idle"
         return "waiting" if waited is not None else "speaking"
 
     def _age(self) -> float:

@@ -2,12 +2,8 @@
 
 from typing import Final
 
-import structlog
-
 from server.cluster.base import EnginePool, StepReport
 from server.observe.metrics import Metrics
-
-log = structlog.get_logger(__name__)
 
 _SMOOTHING: Final = 0.05  # weight of the newest step: the mean of about twenty
 
@@ -40,7 +36,6 @@ class PoolWatch:
     def worker_lost(self, reason: str) -> None:
         """See PoolObserver."""
         self._metrics.worker_losses.labels(reason).inc()
-        log.warning("an engine worker is lost", reason=reason)
 
     def follow(self, pool: EnginePool) -> None:
         """From here on a scrape shows what this pool can do."""

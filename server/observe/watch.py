@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from enum import IntEnum
 from typing import Any, Final, Protocol
 
 import structlog
@@ -16,6 +17,17 @@ log = structlog.get_logger(__name__)
 REPORT_EVERY_S: Final = 10.0  # how soon after the first line that was left out their number is logged
 
 
+class Trouble(IntEnum):
+    """How close a session's listener is to silence: the smallest is the worst."""
+
+    WAITING = 0  # for a first sound
+    LISTENING = 1
+    AWAY = 2  # its connection is lost, in the middle of an utterance
+    COLLECTING = 3  # nobody listens meanwhile
+    IDLE = 4
+    IDLE_AWAY = 5
+
+
 class OpenSession(Protocol):
     """A session as the status page asks for it."""
 
@@ -23,8 +35,8 @@ class OpenSession(Protocol):
     def speaking(self) -> bool:
         """Whether an utterance is being written, rendered, sent or acked."""
 
-    def trouble(self, now: float) -> tuple[int, float]:
-        """How close its listener is to silence: the smallest is the worst."""
+    def trouble(self, now: float) -> tuple[Trouble, float]:
+        """Among those of the same trouble the smaller number is the worse."""
 
     def row(self, now: float) -> dict[str, Any]:
         """For a person. No text, no principal, no token."""
