@@ -193,6 +193,8 @@ class Client:
         result = utterance.result
         if not isinstance(result, s.Done):
             raise Wrong(f"the utterance ended with {result}")
+        if session.line.restarts:
+            raise Wrong("the server lost the session, and the client said the rest of the text in a new one")
         self._check(text, "websocket", result.digest)
 
     def _check(self, text: str, way: str, digest: str) -> None:
