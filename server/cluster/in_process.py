@@ -40,6 +40,11 @@ class _Stream(StreamTicket):
         self._hangs = 0
         self._waiter: asyncio.Future[None] | None = None
 
+    @property
+    def hangs(self) -> int:
+        """Steps with it that hung."""
+        return self._hangs
+
     def __aiter__(self) -> Self:
         return self
 

@@ -49,7 +49,8 @@ EXAMPLES: list[m.Message] = [
     m.Load(Capacity(12.5, 0.03, 4, 2, 0.125, 1), 17),
     m.Stepped(StepReport(0.012, 3, 0.6, first=True, padding=0.19)),
     m.Pong(2**40),
-    m.Leaving("hung"),
+    m.Leaving("hung", (3, 2**32 - 1)),
+    m.Leaving("stopping"),
 ]
 
 
@@ -122,7 +123,8 @@ def frame(kind: int, body: bytes, stream: int = 1) -> bytes:
         frame(20, b"\x00"),
         frame(21, b"\x00"),
         frame(22, b"\x00"),
-        frame(23, b'["bored"]'),
+        frame(23, b'["bored", []]'),
+        frame(23, b'["hung", [-1]]'),
         frame(23, b"\xff\xff"),
         HEAD.pack(2**32 - 1, 17, 1),  # four gigabytes are not waited for
     ],

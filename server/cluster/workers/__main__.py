@@ -70,7 +70,7 @@ async def _serve(assignment: Assignment, engine: Engine, described: dict[str, ob
     _say(report, {"ready": os.getpid()})
     log.debug("the worker is ready", pid=os.getpid())
     await stop.wait()
-    service.leave("stopping")
+    service.leave()
     await service.drained()
     await pool.close()
     _end(os.EX_OK)  # here, because closing the server would remove the socket's path, where the next worker listens

@@ -10,6 +10,7 @@ import asyncio
 import math
 import os
 import signal
+from collections.abc import Sequence
 from typing import Final, Protocol, cast
 
 import structlog
@@ -51,8 +52,10 @@ class Asker(Protocol):
     def answered(self, answer: Answer) -> None:
         """What was asked for is there."""
 
-    def lost(self) -> None:
-        """It will not come: the worker is lost. Go on at another one."""
+    def lost(self, blame: int) -> None:
+        """It will not come: the worker is lost. Go on at another one. `blame`: 0 where the worker did not die of this
+        stream, 1 where it may have, 2 where it did.
+        """
 
 
 class Owner(Protocol):
@@ -173,7 +176,10 @@ class WorkerConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See asyncio.Protocol."""
-        self._lose("stopping" if self._leaving else "died")
+        if self._leaving:
+            self._lose("stopping", ())
+        else:
+            self._lose("died")
         self.over.set()
 
     def _send(self, message: FromGateway) -> None:
@@ -203,7 +209,7 @@ class WorkerConnection(asyncio.Protocol):
             case Leaving():
                 self._leaving = True
                 if message.reason == "hung":
-                    self._lose("hung")
+                    self._lose("hung", message.culprits)
             case _:
                 raise WireError(f"a worker does not say {type(message).__name__}")
 
@@ -255,8 +261,10 @@ class WorkerConnection(asyncio.Protocol):
         except ProcessLookupError:
             pass  # it was ended by somebody else, a moment ago
 
-    def _lose(self, reason: str) -> None:
-        """The worker is of no use any more. What was asked for goes on elsewhere."""
+    def _lose(self, reason: str, culprits: Sequence[int] | None = None) -> None:
+        """The worker is of no use any more. What was asked for goes on elsewhere. `culprits`: of which streams it was
+        lost, if that is known.
+        """
         if self._lost:
             return
         self._lost, self._ready = True, False
@@ -270,7 +278,7 @@ class WorkerConnection(asyncio.Protocol):
         self._asking, self.streams = set(), {}
         for stream, asker in streams.items():
             if stream in asking:
-                asker.lost()
+                asker.lost(1 if culprits is None else 2 if stream in culprits else 0)
 
 
 def _error(message: Failed) -> EngineError | WorkerLost | Busy:

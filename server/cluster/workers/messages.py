@@ -111,9 +111,12 @@ class Pong:
 
 @dataclass(frozen=True, slots=True)
 class Leaving:
-    """The worker ends: it takes no new stream. Chunks already asked for still come, unless it hangs."""
+    """The worker ends: it takes no new stream. Chunks already asked for still come, unless it hangs because of a step
+    with the streams `culprits`.
+    """
 
     reason: LeavingReason
+    culprits: tuple[int, ...] = ()
 
 
 FromGateway: TypeAlias = Synthesize | Next | Cancel | Ping

@@ -6,6 +6,7 @@ the time this takes, unless several workers die of the same segment or no worker
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final, Self
 
 import structlog
@@ -21,8 +22,12 @@ log = structlog.get_logger(__name__)
 
 PATIENCE_S: Final = 10.0
 """How long a stream waits for a worker where there is none: the embedded engine is back within three seconds."""
-MAX_LOSSES: Final = 3
-"""Workers that a stream may lose without getting any further: after that it may be what they die of."""
+MAX_BLAME: Final = 4
+"""What a stream is given up for, when workers are lost with it and it gets no further. Each counts 1, and 2 where it is
+known to have hung in a step with it, as in one process."""
+SUSPECT_BLAME: Final = 2
+"""From here on a stream is tried alone: of all suspects, one at a time is given to a worker. Those that only shared one
+with the stream that it died of get further then, and are acquitted."""
 RETRY_S: Final = (0.05, 1.0)  # between attempts to connect, doubling
 
 
@@ -40,13 +45,18 @@ class WorkerStream:
         self._waiter: asyncio.Future[Answer | _Lost] | None = None
         self._words: set[WordTiming] = set()  # that were given; those of one segment
         self._moved = False
-        self._losses = 0
+        self._blame = 0
         self._over = False
 
     @property
     def over(self) -> bool:
         """Whether nothing more is wanted."""
         return self._over
+
+    @property
+    def suspect(self) -> bool:
+        """Whether workers may die of it."""
+        return self._blame >= SUSPECT_BLAME
 
     def __aiter__(self) -> Self:
         return self
@@ -58,10 +68,10 @@ class WorkerStream:
                 if (chunk := self._fresh(answer)) is not None:
                     return chunk
             elif isinstance(answer, _Lost):
-                self._losses += 1
-                if self._losses >= MAX_LOSSES:
+                self._blame += answer.blame
+                if self._blame >= MAX_BLAME:
                     self._end()
-                    raise WorkerLost(f"{self._losses} workers were lost with this segment")
+                    raise WorkerLost("one worker after the other was lost with this segment")
             elif not self._over:
                 self._end()
                 if answer is not None:
@@ -109,7 +119,9 @@ class WorkerStream:
             self._words.update(words)
         if not chunk.pcm and not words:
             return None
-        self._losses = 0
+        if self._blame:
+            self._blame = 0
+            self._pool.acquit(self)
         self._next_sample += chunk.samples
         return chunk if words is chunk.words else RenderedChunk(chunk.pcm, words)
 
@@ -125,10 +137,10 @@ class WorkerStream:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(answer)
 
-    def lost(self) -> None:
+    def lost(self, blame: int) -> None:
         """See Asker."""
         if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(_LOST)
+            self._waiter.set_result(_Lost(blame))
 
     def _let_go(self) -> None:
         if self._connection is not None:
@@ -140,11 +152,11 @@ class WorkerStream:
         self._pool.finished(self)
 
 
+@dataclass(frozen=True, slots=True)
 class _Lost:
-    """In place of an answer: the worker is lost."""
+    """In place of an answer: the worker is lost, and this may have been the reason."""
 
-
-_LOST: Final = _Lost()
+    blame: int
 
 
 class WorkerPool:
@@ -170,6 +182,7 @@ class WorkerPool:
         self._connections: list[WorkerConnection] = []  # that are ready; one for each path at most
         self._opened: set[WorkerConnection] = set()  # those, and those that are not ready yet
         self._active: set[WorkerStream] = set()  # begun and not over; one for each session that speaks
+        self._on_trial: WorkerStream | None = None
         self._changed = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -232,25 +245,40 @@ class WorkerPool:
             self._active.add(stream)
             self._idle.clear()
         until = self.loop.time() + self._patience_s
-        while not (usable := self._usable()) and not stream.over:
+        while not stream.over and not ((usable := self._usable()) and self._may_try(stream)):
             try:
                 async with asyncio.timeout_at(until):
                     await self._wait_for_change()
             except TimeoutError:
-                raise Busy("no worker process is ready") from None
+                until = self.loop.time() + self._patience_s
+                if not usable:
+                    raise Busy("no worker process is ready") from None
         if stream.over:
             return None
         best = min(usable, key=lambda each: (each.crowd, each.used))
         self._given += 1
         best.used = self._given
+        if stream.suspect:
+            self._on_trial = stream
         return best
+
+    def _may_try(self, stream: WorkerStream) -> bool:
+        """Whether it may be given to a worker that others may have streams at."""
+        return not stream.suspect or self._on_trial in (None, stream)
+
+    def acquit(self, stream: WorkerStream) -> None:
+        """It got further, or is over: its trial, if there was one, has ended."""
+        if self._on_trial is stream:
+            self._on_trial = None
+            self._changed.set()
 
     def finished(self, stream: WorkerStream) -> None:
         """A stream is over."""
         self._active.discard(stream)
+        self.acquit(stream)
         if not self._active:
             self._idle.set()
-        if not self._usable():
+        if not self._usable() or stream.suspect:
             self._changed.set()  # it may be waiting for one
 
     def _usable(self) -> list[WorkerConnection]:
@@ -291,10 +319,8 @@ class WorkerPool:
         """See Owner."""
         if connection in self._connections:
             self._connections.remove(connection)
-        if reason in ("died", "hung"):
-            log.warning("a worker is lost", pid=connection.pid, reason=reason, streams=len(self._active))
-            if self._observer is not None:
-                self._observer.worker_lost(reason)
+        if reason in ("died", "hung") and self._observer is not None:
+            self._observer.worker_lost(reason)
 
     async def _keep_connected(self, path: str) -> None:
         """One connection to the path after the other."""

@@ -2,11 +2,12 @@
 
 import asyncio
 import os
-from typing import Any, Final, cast
+from typing import Any, Final, Protocol, cast
 
 import structlog
 
-from server.cluster.base import Busy, Capacity, EnginePool, SegmentStream, StepReport, Urgency, WorkerLost
+from server.cluster.base import Busy, Capacity, SegmentStream, StepReport, Urgency, WorkerLost
+from server.cluster.in_process import InProcessPool
 from server.cluster.workers.messages import (
     Audio,
     Cancel,
@@ -34,12 +35,19 @@ LATE_FADES_S: Final = 1.0  # an idle worker that was late says so again until it
 LEAVING_S: Final = 2.0  # for chunks that are being made when the worker is told to end
 
 
+class _Stream(SegmentStream, Protocol):
+    """A stream that knows whether it is what a step hangs of."""
+
+    @property
+    def hangs(self) -> int: ...
+
+
 class WorkerService:
     """Serves gateways with `pool`. `server()` makes the protocol of one connection."""
 
     def __init__(self, described: dict[str, Any]) -> None:
         """`described`: the engine's capabilities as `capabilities.describe` tells them. Set `pool` before serving."""
-        self.pool: EnginePool | None = None
+        self.pool: InProcessPool | None = None
         self.loop = asyncio.get_running_loop()
         self.steps = 0
         self.leaving: LeavingReason | None = None
@@ -71,8 +79,14 @@ class WorkerService:
 
     def hung(self) -> None:
         """A step hangs. Nothing can stop its thread but the end of the process: gateways are told, then it comes."""
-        self.leave("hung")
-        self.loop.call_later(0.01, os._exit, os.EX_SOFTWARE)  # once the gateways' messages are written
+        self.leaving = "hung"
+        self.loop.call_soon(self._tell_hung)  # once the streams in that step have heard of it
+
+    def _tell_hung(self) -> None:
+        for gateway in self._gateways:
+            culprits = [number for number, stream in gateway.streams.items() if stream.hangs]
+            gateway.send(Leaving("hung", tuple(culprits)))
+        self.loop.call_later(0.01, os._exit, os.EX_SOFTWARE)  # once that is written
 
     # Its connections
 
@@ -120,11 +134,11 @@ class WorkerService:
 
     # Its end
 
-    def leave(self, reason: LeavingReason) -> None:
+    def leave(self) -> None:
         """Tell every gateway to send no further stream."""
-        self.leaving = reason
+        self.leaving = "stopping"
         for gateway in self._gateways:
-            gateway.send(Leaving(reason))
+            gateway.send(Leaving("stopping"))
 
     async def drained(self) -> None:
         """Returns when every chunk that was asked for is there, after 2 s at most. What is left goes on elsewhere."""
@@ -225,7 +239,7 @@ class _Gateway(asyncio.Protocol):
 class _Served:
     """One stream of a gateway: a task that asks the pool for a chunk whenever the gateway asks."""
 
-    def __init__(self, number: int, stream: SegmentStream, gateway: _Gateway) -> None:
+    def __init__(self, number: int, stream: _Stream, gateway: _Gateway) -> None:
         self._number = number
         self._stream = stream
         self._gateway = gateway
@@ -233,6 +247,11 @@ class _Served:
         self._idle = asyncio.Event()
         self._idle.set()
         self._task = asyncio.create_task(self._serve())
+
+    @property
+    def hangs(self) -> int:
+        """Steps with it that hung."""
+        return self._stream.hangs
 
     def ask(self, urgency: Urgency) -> None:
         """The gateway wants the next chunk. WireError where it has not had the one before."""

@@ -74,7 +74,7 @@ def encode(message: Message) -> tuple[bytes, ...]:
         case Failed():
             body = _dumps([message.kind, message.message, message.transient, message.retry_after_s])
         case Leaving():
-            body = _dumps([message.reason])
+            body = _dumps([message.reason, message.culprits])
         case _:
             assert_never(message)
     return (_head(kind, stream, len(body)) + body,)
@@ -194,10 +194,10 @@ def _failed(stream: int, body: memoryview) -> Failed:
 
 
 def _leaving(stream: int, body: memoryview) -> Leaving:
-    (reason,) = _list(_loads(body), 1)
+    reason, culprits = _list(_loads(body), 2)
     if reason not in ("stopping", "hung"):
         raise ValueError(f"no reason is called {reason!r}")
-    return Leaving(reason)
+    return Leaving(reason, tuple(_whole(stream) for stream in culprits))
 
 
 def _synthesize_to_json(message: Synthesize) -> list[Any]:
