@@ -13,7 +13,7 @@ from prometheus_client import Gauge
 from websockets.asyncio.client import ClientConnection, unix_connect
 from websockets.asyncio.connection import Connection
 from websockets.asyncio.server import ServerConnection
-from websockets.exceptions import ConnectionClosed, InvalidHandshake
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 from websockets.typing import Subprotocol
 
 from protocol import STREAM_PATH, SUBPROTOCOL, CloseCode
@@ -94,20 +94,18 @@ class Elsewhere:
                     max_size=None,  # we know who sends
                     max_queue=MAX_QUEUE,
                 )
-        except (FileNotFoundError, ConnectionRefusedError):
-            if await self._siblings.has_ended(owner):
-                return None
-            raise TryAgain from None
-        except (OSError, TimeoutError, InvalidHandshake, EOFError) as problem:
+            try:
+                await connection.send(encode(message))
+            except BaseException:
+                connection.transport.abort()
+                raise
+        except (TimeoutError, InvalidStatus) as problem:
             log.warning("the gateway that has a session does not answer", owner=owner, reason=str(problem) or "late")
             raise TryAgain from None
-        try:
-            await connection.send(encode(message))
-        except ConnectionClosed:
+        except (OSError, EOFError, InvalidHandshake, ConnectionClosed):
+            if await self._siblings.has_ended(owner):  # it was about to
+                return None
             raise TryAgain from None
-        except BaseException:
-            connection.transport.abort()
-            raise
         return Relay(client, connection, self._gauge)
 
 

@@ -6,14 +6,17 @@ import signal
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import orjson
 
+from protocol import client_messages as c
+from protocol import server_messages as s
 from server.gateways.names import owner_of
 from tests.support.processes import ServerProcess, get, server_process
-from tests.support.resumer import Resumer
+from tests.support.resumer import EVERYTHING, Resumer
 
 
 @dataclass
@@ -35,7 +38,7 @@ class Gateways(ServerProcess):
 
     async def settled(self, count: int) -> dict[str, int]:
         """Wait until so many gateways were ready so far; all of them by name."""
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(60):
             while len(self.pids()) < count:
                 await asyncio.sleep(0.05)
         return self.pids()
@@ -79,7 +82,7 @@ def gateways(log_file: Path, count: int, *args: str) -> Iterator[Gateways]:
     options = ("--engine", "tone", "--log-level", "debug", "--drain-timeout-s", "0.2", "--gateways", str(count))
     started: set[int] = set()
     try:
-        with server_process(log_file, *options, *args) as server:
+        with server_process(log_file, *options, *args, timeout=60.0) as server:
             found = Gateways(server.process, server.port, server.log_file)
             yield found
             started = found.children()
@@ -91,6 +94,36 @@ def gateways(log_file: Path, count: int, *args: str) -> Iterator[Gateways]:
         for pid in left:
             os.kill(pid, signal.SIGKILL)
     assert not left, "gateways outlived their parent"
+
+
+class Patient(Resumer):
+    """A client that comes again where the server is busy, as a machine that runs many tests is."""
+
+    async def open(self, message: c.Open = EVERYTHING) -> s.Opened:
+        """See Resumer."""
+        while True:
+            await self.dial()
+            await self.client.send(message)
+            opened = await self.client.receive()
+            if isinstance(opened, s.Opened):
+                self.state = c.Resume(opened.session, opened.token, opened.epoch, opened.generation, 0, 0, 0)
+                return opened
+            await self._again(opened)
+
+    async def ask(self, **changes: Any) -> s.Resumed | s.ResumeFailed:
+        """See Resumer."""
+        while True:
+            await self.dial()
+            await self.client.send(replace(self.state, **changes))
+            answer = await self.client.receive()
+            if isinstance(answer, s.Resumed | s.ResumeFailed):
+                return answer
+            await self._again(answer)
+
+    async def _again(self, answer: Any) -> None:
+        assert isinstance(answer, s.Busy), answer
+        await self.client.socket.close()
+        await asyncio.sleep(answer.retry_after_ms / 1000)
 
 
 def owner(client: Resumer) -> str:
