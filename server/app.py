@@ -29,6 +29,7 @@ from server.gateway.status import StatusReport, status_routes
 from server.gateway.websocket import WebSocketConnection
 from server.gateways.names import session_prefix
 from server.gateways.place import Place
+from server.gateways.pool_share import PoolShare
 from server.gateways.routes import all_metrics, other_parts, private_routes
 from server.observe.logs import configure_logs, log_loop_fault
 from server.observe.loop_lag import LoopLag
@@ -71,7 +72,7 @@ class Server:
         self.listener: Listener | None = None
         self._private: Listener | None = None  # for the other gateways
         self.pool: EnginePool | None = None
-        self._opener = PoolOpener(settings, self.pool_watch)
+        self._opener = PoolOpener(settings, self.pool_watch, place.workers if place else ())
         self._policy: Policy | None = None
         self.admissions = Admissions(
             self.metrics,
@@ -171,6 +172,8 @@ class Server:
         voice = settings.default_voice or known[0]
         if voice not in known:
             raise ValueError(f"default_voice must be one of {', '.join(known)}, not {voice!r}")
+        if self.place is not None and self.place.workers:
+            pool = PoolShare(pool, self.place.gateways)
         self.pool = pool
         self.pool_watch.follow(pool)
         self.admissions.follow(pool)
