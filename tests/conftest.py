@@ -6,7 +6,12 @@ from asyncio import runners
 from collections import Counter
 from collections.abc import Generator, Sequence
 
+import hypothesis
 import pytest
+
+# A machine that is busy with something else makes no example wrong.
+hypothesis.settings.register_profile("any machine", deadline=None)
+hypothesis.settings.load_profile("any machine")
 
 _CI = os.environ.get("CI", "").lower() in {"1", "true", "yes"}
 _NOT_RUN = pytest.StashKey[Counter[str]]()

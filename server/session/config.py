@@ -13,7 +13,7 @@ from server.engines.base import Capabilities
 
 DEFAULT_FRAME_MS_PCM = 40.0
 DEFAULT_FRAME_MS_OPUS = 20.0
-BLOCK_FRAME_MS_PCM = 200.0  # in block mode fewer, larger messages
+LARGE_FRAME_MS_PCM = 200.0  # in block mode and for clients that only collect: a fifth of the messages
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,8 @@ def configure(open_: c.Open, capabilities: Capabilities, default_voice: str) -> 
         if frame_ms not in whole:
             raise _bad("open.frame_ms", f"one of {', '.join(f'{ms:g}' for ms in whole)} for opus")
     else:
-        frame_ms = open_.frame_ms or (BLOCK_FRAME_MS_PCM if mode == "block" else DEFAULT_FRAME_MS_PCM)
+        large = mode == "block" or open_.max_lead_ms is None
+        frame_ms = open_.frame_ms or (LARGE_FRAME_MS_PCM if large else DEFAULT_FRAME_MS_PCM)
         low, high = limits.FRAME_MS_PCM
         if not low <= frame_ms <= high:
             raise _bad("open.frame_ms", f"a number from {low:g} to {high:g} for pcm")

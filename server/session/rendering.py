@@ -92,11 +92,12 @@ class RenderingSide:
 
     @property
     def _read_ahead_ms(self) -> int:
-        """How much may wait to be sent. Little while all is well and somebody listens: what is made ahead is wasted by
-        a barge-in. Little, too, as long as PCM may have to become Opus: what is coded already cannot.
+        """How much may wait to be sent. Little while all is well and somebody listens, or while no client is there:
+        what is made ahead is wasted by a barge-in, or by a client who does not come back. Little, too, as long as PCM
+        may have to become Opus: what is coded already cannot.
         """
         listens = self._delivery.flow.max_lead_samples is not None
-        calm = self.mode == "stream" and self.attached and listens
+        calm = not self.attached or (self.mode == "stream" and listens)
         may_fall = (
             self.config is not None and self.config.auto and self._speaking and self._speaking[0].opus_from is None
         )
