@@ -29,6 +29,7 @@ TEXTS: Final = (
 )
 PATIENCE_S: Final = 60.0  # for anything a client does
 REST_S: Final = 0.5  # between two things, at most
+LAG_EVERY_S: Final = 0.05
 SHOWN: Final = 10  # faults that are told in full
 BUSY_WAIT_S: Final = 20.0
 
@@ -50,6 +51,7 @@ class Tally:
     busy: int = 0
     faults: list[str] = field(default_factory=list)
     faulty: int = 0
+    worst_lag_s: float = 0.0  # of the clients' own event loop: where it is late, what they see of the server is late
 
     def fault(self, text: str) -> None:
         """Something went wrong."""
@@ -88,7 +90,8 @@ class Client:
             except TimeoutError:
                 self._tally.fault(f"{name}: no end after {PATIENCE_S:.0f} s")
             except (client.ClientError, OSError, EOFError, Wrong) as error:
-                self._tally.fault(f"{name}: {type(error).__name__}: {error}")
+                after = until - loop.time()
+                self._tally.fault(f"{name}, {after:.0f} s before the end: {type(error).__name__}: {error}")
             await asyncio.sleep(self._chance.uniform(0.0, REST_S))
 
     # ---- what it may do ----
@@ -264,5 +267,15 @@ class Churn:
             async with FaultyProxy(port) as proxy:
                 await Client(port, proxy, chance, self._expected, tally).live(until)
 
+        lag = asyncio.create_task(_watch_lag(tally))
         await asyncio.gather(*map(one, range(clients)))
+        lag.cancel()
         return tally
+
+
+async def _watch_lag(tally: Tally) -> None:
+    loop = asyncio.get_running_loop()
+    while True:
+        due = loop.time() + LAG_EVERY_S
+        await asyncio.sleep(LAG_EVERY_S)
+        tally.worst_lag_s = max(tally.worst_lag_s, loop.time() - due)

@@ -71,6 +71,7 @@ def judge(report: Report, tally: Tally) -> None:
     report.add("  resumes on the way", tally.resumes, "")
     report.add("  asked to come back later", tally.busy, "")
     report.add("  faults", tally.faulty, "", 0)
+    report.add("worst lag of the clients' own event loop", 1000 * tally.worst_lag_s, "ms")
     for fault in tally.faults:
         report.note(fault)
     report.note("done: " + ", ".join(f"{count} {thing}" for thing, count in tally.done.most_common()))
