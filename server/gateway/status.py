@@ -138,7 +138,7 @@ class StatusReport:
             },
             totals={name: _total(counter) for name, counter in self._counters().items()},
             slots=state.watch.latencies.slots(time.time()),
-            sessions=[{**session.row(now), "trouble": trouble} for trouble, session in worst],
+            sessions=[{**session.row(now), "trouble": list(trouble)} for trouble, session in worst],
         )
 
     async def _troubles(self) -> list[tuple[tuple[Trouble, float], OpenSession]]:

@@ -28,7 +28,7 @@ def part(
     sessions: Sequence[Mapping[str, Any]],
 ) -> Part:
     """One process. `server`: `ready`, `reason`, `engine`, `version`, `uptime_s`; `process`: `name` and its figures;
-    `load`: see `_COUNTS`, `_OF_ENGINES`, `_GREATEST`; `sessions`: rows, worst first, each with `trouble`, by which rows
+    `load`: see `_COUNTS`, `_OF_ENGINES`, `_GREATEST`; `sessions`: rows, worst first, each with `trouble`, a list by which rows
     are sorted.
     """
     return {

@@ -1,6 +1,6 @@
 """What a session tells whoever keeps account of it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from protocol import client_messages as c
@@ -61,7 +61,11 @@ def test_audio_that_nobody_waited_for_is_no_first_audio() -> None:
 
 
 def test_neither_is_audio_of_a_client_that_paused_or_is_gone() -> None:
-    for leave in (lambda each: each.numbered(c.Pause), lambda each: each.session.detach(each.now)):
+    leaves: tuple[Callable[[Driver], None], ...] = (
+        lambda each: each.numbered(c.Pause),
+        lambda each: each.session.detach(each.now),
+    )
+    for leave in leaves:
         driver = opened()
         notes = observed(driver)
         driver.say(1, "你好。")
