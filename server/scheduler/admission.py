@@ -175,7 +175,7 @@ class Admission:
             self._strained_until = now + CALM_S
         if count >= 1.0:
             if places is not None and int(count) >= (places if session else places - places // RESERVE):
-                return self._refuse(now, f"{self.speakers.speaking} sessions speak, as many as it can feed in time")
+                return self._refuse(now, "as many speak as it can feed in time")
             if strain >= OPEN_ALREADY if session else now < self._strained_until:
                 return self._refuse(now, "those who speak need all it can do")
         self._turned_away = max(0.0, self._turned_away - 1.0)
