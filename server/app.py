@@ -1,7 +1,7 @@
 """The composition root: settings in, a running server out, and a bounded way to stop it."""
 
 import asyncio
-import signal
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -31,20 +31,25 @@ from server.gateways.names import session_prefix
 from server.gateways.place import Place
 from server.gateways.pool_share import PoolShare
 from server.gateways.routes import all_metrics, other_parts, private_routes
+from server.notify import ServiceManager
 from server.observe.logs import configure_logs, log_loop_fault
 from server.observe.loop_lag import LoopLag
 from server.observe.pool import PoolWatch
 from server.observe.watch import Watch
+from server.open_files import raise_file_limit
 from server.scheduler.admission import Refusal
 from server.scheduler.principals import PrincipalLimits
 from server.session import Policy
 from server.settings import Settings
+from server.signals import end_at_once, on_stop_signals
 from server.store import Activity, StoreError, open_store
 
 log = structlog.get_logger(__name__)
 
 LOADING_RETRY_S = 1.0
 LEAST_FAILURES = 100  # an hour, else as many as there may be sessions: all may be gone, as after a restart
+STOP_S = 15.0
+"""A stop takes `drain_timeout_s` and, where peers, disk and engine all hang, about so long beside it."""
 START_ERRORS = (OSError, ValueError, LookupError, EngineError, StoreError)
 """Why a server cannot start: in one line for the user."""
 
@@ -108,11 +113,16 @@ class Server:
     @property
     def not_ready_reason(self) -> str:
         """Empty when the server can speak."""
+        if self.pool is None or self._not_serving:
+            return self._not_serving
+        return "" if self.pool.capacity().workers else "no engine is at work"
+
+    @property
+    def _not_serving(self) -> str:
+        """Why connections are sent away; empty when they are served, at the latest as soon as an engine is back."""
         if self._stopping:
             return "stopping"
-        if self.pool is None or not self.ready.is_set():
-            return "loading the engine"
-        return "" if self.pool.capacity().workers else "no engine is at work"
+        return "" if self.ready.is_set() else "loading the engine"
 
     @property
     def capabilities(self) -> Capabilities | None:
@@ -154,6 +164,7 @@ class Server:
             metrics=self.metrics,
             sockets=self.place.sockets if self.place else None,
             share=self.place,
+            not_serving=lambda: self._not_serving,
         )
         if self.place is not None:
             self._private = await start_listener(
@@ -193,7 +204,7 @@ class Server:
         self.metrics.journal_failures.inc(len(activity.failures))
 
     async def stop(self) -> None:
-        """Tell clients, let them finish for `drain_timeout_s`, close everything. Takes a few seconds at most."""
+        """Tell clients, let them finish for `drain_timeout_s`, close everything. Takes that and a few seconds."""
         self._stopping = True
         if self.place is not None:
             self.place.retire()
@@ -209,7 +220,7 @@ class Server:
 
     async def _serve(self, connection: ServerConnection, *, relayed: bool = False) -> None:
         """One WebSocket connection; `relayed`: another gateway passes it on."""
-        if self.pool is None or self._policy is None or self._stopping:
+        if self.pool is None or self._policy is None or self._not_serving:
             reason: BusyReason = "stopping" if self._stopping else "loading"
             retry_s = self.admissions.spread(LOADING_RETRY_S)
             refusal = Refusal(reason, retry_s, f"the server is not ready: {self.not_ready_reason}")
@@ -226,14 +237,28 @@ async def serve(
     *,
     place: Place | None = None,
     stop: asyncio.Event | None = None,
+    manager: ServiceManager | None = None,
 ) -> None:
-    """Run a server until SIGTERM or SIGINT, or until `stop` is set. `started` is called when it is ready."""
+    """Run a server until SIGTERM or SIGINT, or until `stop` is set.
+
+    `started` is called when it is ready; `manager` hears that and when it stops.
+    """
+    manager = manager or ServiceManager()
+    with manager.watched():
+        await _serve(settings, started, place, stop or asyncio.Event(), manager)
+
+
+async def _serve(
+    settings: Settings,
+    started: Callable[[Server], None] | None,
+    place: Place | None,
+    stop: asyncio.Event,
+    manager: ServiceManager,
+) -> None:
     server = Server(settings, place)
-    stop = stop or asyncio.Event()
-    loop = asyncio.get_running_loop()
-    loop.set_exception_handler(log_loop_fault)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+    asyncio.get_running_loop().set_exception_handler(log_loop_fault)
+    # One of several gateways is ended by its parent, which hears the signals, too.
+    on_stop_signals(stop, end_at_once if place is None else lambda: None)
     starting = asyncio.ensure_future(server.start())
     stopping = asyncio.ensure_future(stop.wait())
     try:
@@ -242,8 +267,11 @@ async def serve(
             starting.result()
             if started:
                 started(server)
+            assert server.listener is not None
+            manager.ready(f"ready at {', '.join(server.listener.urls)}")
             await stopping
     finally:
+        manager.stopping("stopping", settings.drain_timeout_s + STOP_S)
         starting.cancel()
         stopping.cancel()
         await asyncio.gather(starting, stopping, return_exceptions=True)
@@ -253,10 +281,11 @@ async def serve(
 def run(settings: Settings) -> int:
     """Run the server in this process; the exit status is returned."""
     configure_logs(settings.log_format, settings.log_level)
-    for warning in settings.warnings:
-        log.warning(warning)
+    for warning in (*settings.warnings, raise_file_limit(settings)):
+        if warning:
+            log.warning(warning)
     try:
-        uvloop.run(serve(settings, _announce))
+        uvloop.run(serve(settings, _announce, manager=ServiceManager.of(os.environ)))
     except START_ERRORS as error:
         log.error("the server cannot run", reason=" ".join(str(error).split()))
         log.debug("where that came from", exc_info=error)

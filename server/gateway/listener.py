@@ -29,6 +29,7 @@ from server.gateway.origins import Origins
 from server.gateway.replies import error_body, handshake_error
 from server.gateway.tls import tls_context
 from server.observe.metrics import Metrics
+from server.open_files import max_connections
 from server.settings import Settings
 
 __all__ = ["Address", "GatewayConnection", "ListenError", "Listener", "start_listener"]
@@ -43,17 +44,13 @@ _BOUNDS: Final[dict[str, Any]] = {
     "max_queue": MAX_QUEUE,
 }
 _SUBPROTOCOLS: Final = (Subprotocol(SUBPROTOCOL),)
+PROXY_HEADER: Final = "X-Forwarded-For"  # what every proxy adds
 _ABORT_WAIT_S: Final = 1.0  # for handlers of aborted connections to return
 
 WebSocketHandler = Callable[[ServerConnection], Awaitable[None]]
 
 logger = logging.getLogger("websockets.cosystream")  # a library's: heard from WARNING up
 logger.addFilter(ClientFaultFilter((InvalidHandshake, InvalidMessage, ConnectionClosed, EOFError, OSError)))
-
-
-def max_connections(max_sessions: int) -> int:
-    """Connections of any kind at a time: a session may hold two while it resumes, and HTTP needs some beside them."""
-    return max_sessions * 2 + 64
 
 
 class Share(Protocol):
@@ -149,13 +146,15 @@ async def start_listener(
     metrics: Metrics | None = None,
     sockets: Sequence[socket.socket] | None = None,
     share: Share | None = None,
+    not_serving: Callable[[], str] = lambda: "",
 ) -> Listener:
     """Listen on every address of the settings, or on `sockets` that listen already, with TLS where the settings name a
     certificate. With `share`, other processes accept from these sockets, too.
 
     A WebSocket handshake is refused for a path other than `STREAM_PATH` (404), from a page that may not use the server
     (403, see `Origins`), for a wrong key in its header (401), and for subprotocols of which none is ours (400). A
-    client that offers no subprotocol is taken as one that speaks ours.
+    client that offers no subprotocol is taken as one that speaks ours. While `not_serving` says why nobody is served, a
+    handshake that a proxy passes on gets 503, so that the proxy can ask another server.
 
     Raises ListenError where an address cannot be had and ValueError for a bad certificate, in one line for the user.
     """
@@ -164,7 +163,7 @@ async def start_listener(
         sockets = await open_sockets(settings.hosts, settings.port)
     gateway = Gateway(
         config=http_config(app),
-        max_connections=max_connections(settings.max_sessions),
+        max_connections=max_connections(settings),
         head_timeout_s=settings.head_timeout_s,
         stall_timeout_s=settings.stall_timeout_s,
         on_count=share.on_count if share is not None else lambda _: None,
@@ -173,7 +172,7 @@ async def start_listener(
     listener = Listener(gateway, addresses, secure=ssl is not None)
     if metrics is not None:
         metrics.connections.set_function(lambda: listener.connection_count)
-    judge = partial(_process_request, Origins.of(settings), principals or Principals())
+    judge = partial(_process_request, Origins.of(settings), principals or Principals(), not_serving)
     for sock in sockets:
         kind: dict[str, Any] = {"ssl": ssl} if ssl is not None else {}
         if ssl is not None:
@@ -231,7 +230,7 @@ def _select_subprotocol(_: object, offered: Sequence[Subprotocol]) -> Subprotoco
 
 
 def _process_request(
-    origins: Origins, principals: Principals, _: ServerConnection, request: Request
+    origins: Origins, principals: Principals, not_serving: Callable[[], str], _: ServerConnection, request: Request
 ) -> Response | None:
     if request.path.partition("?")[0] != STREAM_PATH:
         return handshake_error(HTTPStatus.NOT_FOUND, f"no WebSocket at this path; there is one at {STREAM_PATH}")
@@ -241,6 +240,9 @@ def _process_request(
     if principals.refuses_handshake(request.headers.get("Authorization")):
         challenge = [("WWW-Authenticate", "Bearer")]
         return handshake_error(HTTPStatus.UNAUTHORIZED, "the API key is wrong", headers=challenge)
+    if request.headers.get_all(PROXY_HEADER) and (reason := not_serving()):  # others hear it in a `busy` message
+        retry = [("Retry-After", "1")]
+        return handshake_error(HTTPStatus.SERVICE_UNAVAILABLE, f"not ready: {reason}", headers=retry)
     return None
 
 

@@ -227,6 +227,8 @@ class Sessions:
             self._drop(live, live.failure.code if isinstance(live.failure, ProtocolError) else "failed")
         elif live.expired:
             self._drop(live, "expired", ResumeRefused("expired"))
+        elif self._stopping:
+            self._hand_over(live)
         else:
             self._waiting.keep(live)
             while self._evict(self._waiting.over_budget()):
@@ -257,6 +259,11 @@ class Sessions:
                 self._ended.popitem(last=False)
         self._ended_by(live.end(outcome))
 
+    def _hand_over(self, live: LiveSession) -> None:
+        """Leave a session that has no connection to another process, where there is a store."""
+        self._remove(live)
+        self._ended_by(live.end("stopped", keep=True))
+
     def _ended_by(self, end: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         """A session ends in a task of its own; `stop` waits for it before it closes the store."""
         task = asyncio.create_task(end)
@@ -280,8 +287,9 @@ class Sessions:
         carries it.
         """
         self._stopping = True
-        waiting = [self.end(live, "stopped", keep=True) for live in list(self._waiting)]
-        await self._all([*waiting, *(member.stop(deadline_ms) for member in list(self._members))])
+        for live in list(self._waiting):
+            self._hand_over(live)
+        await self._all(member.stop(deadline_ms) for member in list(self._members))
         if self._claiming:
             await asyncio.wait(self._claiming.values(), timeout=CLAIM_PATIENCE_S)
         await self._all(self.end(live, "stopped", keep=True) for live in list(self._live.values()))

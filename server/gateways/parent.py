@@ -6,7 +6,6 @@ It loads no engine and serves nothing itself.
 import asyncio
 import os
 import shutil
-import signal
 import tempfile
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -17,9 +16,13 @@ from typing import Final
 import structlog
 
 from server.gateway.binding import open_sockets
+from server.gateways.shares import share_of
 from server.gateways.supervisor import GatewayFailed, Supervisor
+from server.notify import ServiceManager
 from server.observe.logs import configure_logs
+from server.open_files import raise_file_limit
 from server.settings import Settings
+from server.signals import end_at_once, on_stop_signals
 
 MAX_PATH_BYTES: Final = 100  # of a unix socket's path; the kernel takes 107, on macOS 103
 
@@ -29,10 +32,11 @@ log = structlog.stdlib.get_logger("cosystream.gateways")
 def run(settings: Settings) -> int:
     """Run a server of several gateways; the exit status is returned."""
     configure_logs(settings.log_format, settings.log_level)
-    for warning in settings.warnings:
-        log.warning(warning)
+    for warning in (*settings.warnings, raise_file_limit(share_of(settings, settings.gateways))):
+        if warning:
+            log.warning(warning)
     try:
-        asyncio.run(_serve(settings))
+        asyncio.run(_serve(settings, ServiceManager.of(os.environ)))
     except (OSError, ValueError, GatewayFailed) as error:
         log.error("the server cannot run", reason=" ".join(str(error).split()))
         log.debug("where that came from", exc_info=error)
@@ -40,17 +44,24 @@ def run(settings: Settings) -> int:
     return 0
 
 
-async def _serve(settings: Settings) -> None:
+async def _serve(settings: Settings, manager: ServiceManager) -> None:
     stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+    supervisor: Supervisor | None = None
+
+    def at_once() -> None:
+        if supervisor is not None:
+            supervisor.kill_all()
+        end_at_once()
+
+    on_stop_signals(stop, at_once)
     sockets = await open_sockets(settings.hosts, settings.port)
     folder = private_folder()
     try:
-        async with _workers(settings, stop) as workers:
-            if not stop.is_set():
-                await Supervisor(settings, sockets, folder, stop, workers).run()
+        with manager.watched():
+            async with _workers(settings, stop) as workers:
+                if not stop.is_set():
+                    supervisor = Supervisor(settings, sockets, folder, stop, workers, manager)
+                    await supervisor.run()
     finally:
         for sock in sockets:
             sock.close()

@@ -21,6 +21,7 @@ from server.gateways.control import CannotStart, Launch, Ready, members_line, pa
 from server.gateways.loads import Loads
 from server.gateways.names import NONCE_BYTES, gateway_name
 from server.gateways.shares import share_of
+from server.notify import ServiceManager
 from server.settings import Settings
 
 FIRST_PAUSE_S: Final = 0.1
@@ -46,11 +47,13 @@ class Supervisor:
         folder: Path,
         stop: asyncio.Event,
         workers: Sequence[str] = (),
+        manager: ServiceManager | None = None,
     ) -> None:
         """Inside the running event loop. `sockets` listen; `folder` is private and takes the gateways' own sockets;
-        `workers` are the sockets of worker processes.
+        `workers` are the sockets of worker processes; `manager` hears when all gateways are ready, and when they stop.
         """
         self.settings = settings
+        self._manager = manager or ServiceManager()
         self.stop = stop
         self._workers = tuple(workers)
         self._share = share_of(settings, settings.gateways)
@@ -74,6 +77,7 @@ class Supervisor:
         try:
             await asyncio.wait((*keeping, stopping), return_when=asyncio.FIRST_COMPLETED)
             self.stop.set()
+            self._manager.stopping("stopping", self.settings.drain_timeout_s + 2 * STOP_GRACE_S)
             await self._end_all(keeping)
         finally:
             for task in (*keeping, announcing, stopping):
@@ -99,6 +103,7 @@ class Supervisor:
                 store=self.settings.store,
                 gateways=self.settings.gateways,
             )
+        self._manager.ready(f"ready, {self.settings.gateways} gateways")
 
     # ---- one gateway ----
 
@@ -215,9 +220,13 @@ class Supervisor:
         _, late = await asyncio.wait(keeping, timeout=self.settings.drain_timeout_s + STOP_GRACE_S)
         if late:
             log.warning("gateways did not stop and are killed", count=len(self._processes))
-            for name in list(self._processes):
-                self._signal(name, signal.SIGKILL)
+            self.kill_all()
             await asyncio.wait(late, timeout=STOP_GRACE_S)
+
+    def kill_all(self) -> None:
+        """End every gateway at once."""
+        for name in list(self._processes):
+            self._signal(name, signal.SIGKILL)
 
     def _signal(self, name: str, number: signal.Signals) -> None:
         try:
