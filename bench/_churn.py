@@ -28,7 +28,7 @@ TEXTS: Final = (
     "One, two. 三，四。 Five, six! 七，八？ " * 4,
 )
 PATIENCE_S: Final = 60.0  # for anything a client does
-REST_S: Final = 0.5  # between two things, at most
+REST_S: Final = 1.0  # between two things, at most
 LAG_EVERY_S: Final = 0.05
 SHOWN: Final = 10  # faults that are told in full
 BUSY_WAIT_S: Final = 20.0
