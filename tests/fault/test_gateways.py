@@ -218,11 +218,14 @@ async def test_without_a_store_the_client_says_the_rest(tmp_path: Path) -> None:
 
 
 async def test_gateways_end_with_their_parent(tmp_path: Path) -> None:
-    with gateways(tmp_path / "log", 2) as server:
+    with gateways(tmp_path / "log", 2, "--workers", "1") as server:
         children = server.children()
-        assert len(children) == 2
+        assert len(children) == 3
         client = Patient(server.url)
         await client.open()
+        await client.say(1, "好。")
+        await client.until(s.Done)
+        assert await server.metric("cosystream_workers") == 1
         server.process.kill()
         async with asyncio.timeout(10):
             while any(alive(pid) for pid in children):
