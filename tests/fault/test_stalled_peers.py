@@ -52,8 +52,8 @@ async def test_the_connection_is_given_up_and_the_session_kept() -> None:
 
 
 async def test_keep_alive(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gateway_listener, "PING_INTERVAL_S", 0.2)
-    monkeypatch.setattr(gateway_listener, "PING_TIMEOUT_S", 0.3)
+    monkeypatch.setitem(gateway_listener._BOUNDS, "ping_interval", 0.2)
+    monkeypatch.setitem(gateway_listener._BOUNDS, "ping_timeout", 0.3)
     await asyncio.gather(one_that_has_nothing_to_read_is_found(), one_that_reads_nothing_is_found())
 
 
