@@ -20,8 +20,9 @@ from server.engines.rendering import RenderedChunk, SegmentRequest
 
 log = structlog.get_logger(__name__)
 
-PATIENCE_S: Final = 10.0
-"""How long a stream waits for a worker where there is none: the embedded engine is back within three seconds."""
+PATIENCE_S: Final = 20.0
+"""How long a stream waits for a worker where there is none: the embedded engine is back within three seconds, and within
+ten where others keep the processor busy."""
 MAX_BLAME: Final = 4
 """What a stream is given up for, when workers are lost with it and it gets no further. Each counts 1, and 2 where it is
 known to have hung in a step with it, as in one process."""

@@ -205,10 +205,10 @@ class _Gateway(asyncio.Protocol):
             case _:
                 raise WireError(f"a gateway does not say {type(message).__name__}")
 
-    def send(self, message: FromWorker) -> None:
-        """Write a message; nothing where the connection is gone. ValueError where it is too long."""
+    def send(self, *messages: FromWorker) -> None:
+        """Write messages; nothing where the connection is gone. ValueError where one is too long."""
         if not self.closed and self._transport is not None:
-            self._transport.writelines(encode(message))
+            self._transport.writelines([part for message in messages for part in encode(message)])
 
     def break_off(self) -> None:
         """End the connection."""
@@ -219,16 +219,14 @@ class _Gateway(asyncio.Protocol):
         """Write what a stream asked for. A hung worker answers no more: its streams go on elsewhere."""
         if self._service.leaving == "hung":
             return
-        self.send(message)
-        self.tell_steps()
+        self.send(message, *map(Stepped, self._service.take_reports()))
         if self._service.loop.time() - self._told_load_at >= LOAD_AT_MOST_EVERY_S:
             self.tell_load()
         self._service.load_changed()
 
     def tell_steps(self) -> None:
         """Write what the engine did, unless another gateway was told."""
-        for report in self._service.take_reports():
-            self.send(Stepped(report))
+        self.send(*map(Stepped, self._service.take_reports()))
 
     def tell_load(self) -> None:
         """Write how the worker is doing."""
