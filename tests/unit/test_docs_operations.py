@@ -23,6 +23,13 @@ def test_no_metric_is_invented() -> None:
     assert set(re.findall(r"`(cosystream_\w+)`", TEXT)) == known
 
 
+def test_alerts_ask_for_metrics_that_exist() -> None:
+    (alerts,) = re.findall(r"```promql\n(.*?)```", TEXT, re.DOTALL)
+    asked = {re.sub(r"_(bucket|sum|count)$", "", name) for name in re.findall(r"cosystream_\w+", alerts)}
+    assert len(asked) >= 5
+    assert asked <= {metric.name for metric in Metrics().describe()}
+
+
 def test_flags_in_examples_exist() -> None:
     flags = {option.flag for option in OPTIONS} | {"--config", "--file", "--api-key", "--build-arg"}
     docker = {"--rm", "--read-only", "--tmpfs"}
