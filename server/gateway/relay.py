@@ -25,12 +25,21 @@ from server.gateways.siblings import Siblings, Unsure
 
 RELAY_TIMEOUT_S: Final = 2.0  # until the owner has answered our handshake
 RETRY_MS: Final = 500
+CLIENT_HEADER: Final = "X-Cosystream-Client"  # what the client's address is, to the owner
 CLOSE_TIMEOUT_S: Final = 2.0
 MAX_QUEUE: Final = 4  # frames that came from the owner and are not passed on
 _BROKEN: Final = 1006  # no close frame came ...
 _NOT_SENDABLE: Final = frozenset({_BROKEN, 1005})  # ... or one without a code (RFC 6455, section 7.4.1)
 
 log = structlog.get_logger(__name__)
+
+
+def client_address(connection: ServerConnection) -> tuple[str]:
+    """The address of the client, also where another gateway passes it on: only gateways reach the unix socket."""
+    address = connection.remote_address
+    if isinstance(address, tuple):
+        return (str(address[0]),)
+    return (connection.request.headers.get(CLIENT_HEADER, "") if connection.request is not None else "",)
 
 
 class TryAgain(Exception):
@@ -78,7 +87,9 @@ class Elsewhere:
         """None where the owner turns out to have ended."""
         if not self._relays:
             raise TryAgain
-        authorization = client.request.headers.get("Authorization") if client.request is not None else None
+        headers = {CLIENT_HEADER: client_address(client)[0]}
+        if client.request is not None and "Authorization" in client.request.headers:
+            headers["Authorization"] = client.request.headers["Authorization"]
         try:
             async with asyncio.timeout(RELAY_TIMEOUT_S):
                 connection = await unix_connect(
@@ -86,7 +97,7 @@ class Elsewhere:
                     f"ws://localhost{STREAM_PATH}",
                     subprotocols=[Subprotocol(SUBPROTOCOL)],
                     compression=None,
-                    additional_headers={} if authorization is None else {"Authorization": authorization},
+                    additional_headers=headers,
                     user_agent_header=None,
                     proxy=None,
                     open_timeout=None,

@@ -15,7 +15,7 @@ from server.gateway.admission import Refused
 from server.gateway.caller import Authenticate, Caller
 from server.gateway.farewell import close, say, say_busy, say_error
 from server.gateway.live import LiveSession
-from server.gateway.relay import Elsewhere, Relay, TryAgain
+from server.gateway.relay import Elsewhere, Relay, TryAgain, client_address
 from server.gateway.sessions import Sessions
 from server.gateway.summary import internal_error
 from server.gateway.turns import Turns
@@ -57,7 +57,7 @@ class WebSocketConnection:
         self._answered = asyncio.Event()
         self._failed = asyncio.Event()  # the session has a `failure`
         self._drained: asyncio.Future[None] = self._loop.create_future()  # nothing is left to say, after `stop`
-        self._caller = Caller(authenticate, connection.remote_address, sessions.admissions)
+        self._caller = Caller(authenticate, client_address(connection), sessions.admissions)
         self._refusals = 0
         self._stopping = False
         self._cut = False  # the time to finish is over

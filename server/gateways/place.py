@@ -52,9 +52,17 @@ class Place:
         self._serves = False
         self._loads.clear(self.siblings.index)
 
-    def leave(self) -> None:
-        """It has given its sessions up: the others need not ask it any more."""
-        self.siblings.socket_of(self.name).unlink(missing_ok=True)
+    def leave(self, *, orphaned: bool) -> None:
+        """It has given its sessions up: the others need not ask it any more. Where the parent is gone (`orphaned`), the
+        last one removes the folder.
+        """
+        own = self.siblings.socket_of(self.name)
+        own.unlink(missing_ok=True)
+        if orphaned:
+            try:
+                own.parent.rmdir()
+            except OSError:
+                pass  # others are still there
 
     # What the listener asks (Share)
 

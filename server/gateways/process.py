@@ -48,24 +48,25 @@ async def _run(launch: Launch, control: socket.socket) -> None:
         capabilities = server.pool.capabilities
         writer.write(report_line(Ready(capabilities.name, len(capabilities.voices))))
 
-    following = asyncio.create_task(_follow(reader, place, stop), name="control")
+    following = asyncio.create_task(_follow(reader, place), name="control")
+    following.add_done_callback(lambda _: stop.set())
     try:
         await serve(launch.settings, ready, place=place, stop=stop)
     finally:
+        orphaned = following.done()
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)
         writer.transport.abort()
-        place.leave()
+        place.leave(orphaned=orphaned)
 
 
-async def _follow(reader: asyncio.StreamReader, place: Place, stop: asyncio.Event) -> None:
+async def _follow(reader: asyncio.StreamReader, place: Place) -> None:
     """Hear who lives, until the parent is gone."""
     try:
         while line := await reader.readline():
             place.siblings.update(parse_members(line))
     except OSError:
         pass  # it was killed
-    stop.set()
 
 
 def _report(control: socket.socket, report: CannotStart) -> None:

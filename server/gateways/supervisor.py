@@ -27,7 +27,7 @@ from server.settings import Settings
 FIRST_PAUSE_S: Final = 0.1
 LONGEST_PAUSE_S: Final = 10.0
 GOOD_LIFE_S: Final = 30.0  # whoever lived so long starts again without delay
-STOP_GRACE_S: Final = 10.0  # beyond `drain_timeout_s`, then gateways are killed
+STOP_GRACE_S: Final = 15.0  # beyond `drain_timeout_s`, then gateways are killed
 MAX_UNREAD_BYTES: Final = 262_144  # of what a gateway was told: it is frozen, and not to be waited for
 
 log = structlog.stdlib.get_logger("cosystream.gateways")
