@@ -187,6 +187,7 @@ class Server:
             pool = PoolShare(pool, self.place.gateways)
         self.pool = pool
         self.pool_watch.follow(pool)
+        self.metrics.speaking.set_function(lambda: self.admissions.speaking)
         self.admissions.follow(pool)
         self._policy = Policy(
             default_voice=voice,

@@ -39,6 +39,11 @@ class Admissions:
         self._lag_s = lag_s
         self._pool: EnginePool | None = None
 
+    @property
+    def speaking(self) -> int:
+        """Sessions that speak, as admission counts them: those whose writer pauses for a moment are among them."""
+        return self._admission.speakers.speaking
+
     def follow(self, pool: EnginePool) -> None:
         """From here on this pool renders."""
         self._pool = pool

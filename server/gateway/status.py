@@ -3,21 +3,22 @@
 import asyncio
 import base64
 import hashlib
-import heapq
 import re
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from importlib.metadata import PackageNotFoundError, version
 from importlib.resources import files
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 import orjson
-from prometheus_client import Counter
+from prometheus_client import Counter as Metric
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from server.cluster.base import Capacity, EnginePool
+from server.gateway.admission import Admissions
 from server.gateway.http import HttpState
 from server.observe import status
 from server.observe.loop_lag import LoopLag
@@ -27,7 +28,8 @@ from server.observe.watch import OpenSession, Trouble, Watch
 from server.settings import Settings
 
 KEPT_S: Final = 1.0  # an answer is given again for so long: what many pages ask costs what one does
-AT_ONCE: Final = 200  # sessions looked at before others get their turn on the event loop
+AT_ONCE: Final = 200  # sessions looked at before others get their turn on the event loop,
+ROWS_AT_ONCE: Final = 50  # and rows made
 
 T = TypeVar("T")
 
@@ -54,8 +56,13 @@ class StatusState(HttpState, Protocol):
     def watch(self) -> Watch: ...
 
     @property
+    def admissions(self) -> Admissions: ...
+
+    @property
     def loop_lag(self) -> LoopLag: ...
 
+
+_Troubled = tuple[tuple[Trouble, float], OpenSession]
 
 OtherParts = Callable[[], Awaitable[list[status.Part]]]
 """The parts of the other processes of this server, as far as they answer."""
@@ -103,11 +110,8 @@ class StatusReport:
 
     async def _make(self) -> status.Part:
         state, process = self._state, self._process
-        troubles = await self._troubles()
+        kinds, worst = await self._troubles()
         capacity = state.pool.capacity() if state.pool else Capacity(workers=0)
-        kinds = [trouble[0] for trouble, _ in troubles]
-        now = asyncio.get_running_loop().time()
-        worst = heapq.nsmallest(status.MOST_LISTED, troubles, key=lambda each: each[0])
         return status.part(
             server={
                 "ready": not state.not_ready_reason,
@@ -124,9 +128,9 @@ class StatusReport:
                 "loop_lag_worst_ms": round(1000 * state.loop_lag.worst_s(), 2),
             },
             load={
-                "sessions": len(troubles),
-                "away": sum(kind in (Trouble.AWAY, Trouble.IDLE_AWAY) for kind in kinds),
-                "speaking": sum(kind < Trouble.IDLE for kind in kinds),
+                "sessions": kinds.total(),
+                "away": kinds[Trouble.AWAY] + kinds[Trouble.IDLE_AWAY],
+                "speaking": state.admissions.speaking,
                 "capacity": round(state.settings.max_streams or capacity.streams, 1),
                 "max_sessions": state.settings.max_sessions,
                 "workers": capacity.workers,
@@ -138,19 +142,32 @@ class StatusReport:
             },
             totals={name: _total(counter) for name, counter in self._counters().items()},
             slots=state.watch.latencies.slots(time.time()),
-            sessions=[{**session.row(now), "trouble": list(trouble)} for trouble, session in worst],
+            sessions=await self._rows(worst),
         )
 
-    async def _troubles(self) -> list[tuple[tuple[Trouble, float], OpenSession]]:
-        found: list[tuple[tuple[Trouble, float], OpenSession]] = []
+    async def _troubles(self) -> tuple[Counter[Trouble], list[_Troubled]]:
+        """How many sessions have which trouble, and the worst, worst first."""
         sessions = list(self._state.watch.open)
+        kinds: Counter[Trouble] = Counter()
+        worst: list[_Troubled] = []
         for at in range(0, len(sessions), AT_ONCE):
             now = asyncio.get_running_loop().time()
-            found += [(session.trouble(now), session) for session in sessions[at : at + AT_ONCE]]
+            found = [(session.trouble(now), session) for session in sessions[at : at + AT_ONCE]]
+            kinds.update(trouble[0] for trouble, _ in found)
+            worst = sorted(worst + found, key=lambda each: each[0])[: status.MOST_LISTED]
             await asyncio.sleep(0)
-        return found
+        return kinds, worst
 
-    def _counters(self) -> dict[str, Counter]:
+    async def _rows(self, worst: list[_Troubled]) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = []
+        for at in range(0, len(worst), ROWS_AT_ONCE):
+            now = asyncio.get_running_loop().time()
+            some = worst[at : at + ROWS_AT_ONCE]
+            rows += [{**session.row(now), "trouble": list(trouble)} for trouble, session in some]
+            await asyncio.sleep(0)
+        return rows
+
+    def _counters(self) -> dict[str, Metric]:
         metrics = self._state.metrics
         return {
             "sessions": metrics.sessions_total,
@@ -202,7 +219,7 @@ def content_security_policy(page: bytes) -> str:
     )
 
 
-def _total(counter: Counter) -> float:
+def _total(counter: Metric) -> float:
     return sum(sample.value for metric in counter.collect() for sample in metric.samples)
 
 

@@ -163,11 +163,6 @@ class Summary(SessionObserver):
 
     # ---- what the status page asks (OpenSession) ----
 
-    @property
-    def speaking(self) -> bool:
-        """See OpenSession."""
-        return self.session.unfinished
-
     def trouble(self, now: float) -> tuple[Trouble, float]:
         """See OpenSession: the longest wait for a first sound, or the least in hand."""
         session = self.session

@@ -62,9 +62,7 @@ class Metrics:
             "mode",
         )
         self.underruns = self._counter("underruns", "times that playing ran dry, as clients tell")
-        self.speaking = self._gauge(
-            "sessions_speaking", "sessions with text that is being spoken, or audio that is on its way, now"
-        )
+        self.speaking = self._gauge("sessions_speaking", "sessions that speak now, as admission counts them")
         self.capacity_streams = self._gauge(
             "capacity_streams", "sessions that can speak at once, as measured; 0: not known yet"
         )

@@ -31,10 +31,6 @@ class Trouble(IntEnum):
 class OpenSession(Protocol):
     """A session as the status page asks for it."""
 
-    @property
-    def speaking(self) -> bool:
-        """Whether an utterance is being written, rendered, sent or acked."""
-
     def trouble(self, now: float) -> tuple[Trouble, float]:
         """Among those of the same trouble the smaller number is the worse."""
 
@@ -50,14 +46,8 @@ class Watch:
         self.details = DetailChoice(sample_percent)
         self.latencies = Latencies()
         self.open: set[OpenSession] = set()
-        self.metrics.speaking.set_function(lambda: self.speaking)
         self._lines = LineLimiter()
         self._reporting: asyncio.TimerHandle | None = None
-
-    @property
-    def speaking(self) -> int:
-        """Sessions that speak now."""
-        return sum(session.speaking for session in self.open)
 
     def first_audio(self, engine: str, mode: str, seconds: float) -> None:
         """An utterance's first audio went out."""
