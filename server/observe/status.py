@@ -28,8 +28,8 @@ def part(
     sessions: Sequence[Mapping[str, Any]],
 ) -> Part:
     """One process. `server`: `ready`, `reason`, `engine`, `version`, `uptime_s`; `process`: `name` and its figures;
-    `load`: see `_COUNTS`, `_OF_ENGINES`, `_GREATEST`; `sessions`: rows, worst first, each with a list `trouble`, by which
-    they are sorted.
+    `load`: see `_COUNTS`, `_OF_ENGINES`, `_GREATEST`; `sessions`: rows, worst first, each with the list `trouble` that
+    they are sorted by.
     """
     return {
         "server": dict(server),
