@@ -100,8 +100,8 @@ class Tally:
         self._admissions = admissions
         self._use = admissions.use
         self._speakers = admissions._admission.speakers
-        self._chars = session.chars  # counted already, as below
-        self._samples = session.delivery.samples_sent
+        self._chars = 0 if new else session.chars  # counted already: by another process, and below
+        self._samples = 0 if new else session.delivery.samples_sent
         self._speaks = self._begun = False
         self._use.entered(self.principal, _now(), new=new)
         if new:

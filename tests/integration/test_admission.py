@@ -123,7 +123,7 @@ async def test_twice_the_capacity_is_offered_and_who_was_let_in_is_fed() -> None
         await asyncio.gather(*(come(0.05 * number) for number in range(2 * places)))
         assert 1 <= len(heard) <= places
         assert len(refused) >= places
-        assert max(heard) < 0.15
+        assert max(heard) < 0.3
         delays = sorted(delay for delay, _ in refused)
         assert delays[len(delays) // 2] < 0.05
         assert {answer.reason for _, answer in refused} == {"capacity"}
@@ -263,6 +263,14 @@ async def test_a_quota_ends_nothing_that_was_begun(tmp_path: Path) -> None:
         status, _, _ = await speak(server, {"text": "你好"}, headers={"Authorization": "Bearer ann"})
         assert status == 429
         await eventually(lambda: not server.sessions.taken)
+
+
+async def test_a_text_over_http_counts_too() -> None:
+    async with running(quota_chars=10, quota_audio_s=1000) as server:
+        assert [(await speak(server, {"text": "你好，世界。再见。山高水远。"}))[0] for _ in range(2)] == [200, 429]
+        use = server.admissions.use
+        assert use._chars.level("anonymous", now()) < -3
+        assert 990 < use._audio_s.level("anonymous", now()) < 999.5
 
 
 async def test_who_cancels_hears_at_once_that_the_quota_is_used_up() -> None:
