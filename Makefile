@@ -41,7 +41,7 @@ quality: setup $(VENV)/.quality ## let a recogniser listen to every sentence of 
 	$(PYTEST) tests/quality -m "quality or not quality" $(ARGS)
 
 bench: setup ## run every benchmark, one after the other (minutes); one alone: .venv/bin/python -m bench.NAME
-	@missed=; for name in $(patsubst bench/%.py,%,$(filter-out bench/__init__.py bench/_%.py $(SOAKS:%=bench/%.py),$(wildcard bench/*.py))); do \
+	@missed=; for name in $(patsubst bench/%.py,%,$(filter-out bench/__init__.py bench/_%.py bench/plain_server.py $(SOAKS:%=bench/%.py),$(wildcard bench/*.py))); do \
 		echo "== bench.$$name"; $(BIN)/python -m bench.$$name $(ARGS) || missed="$$missed $$name"; done; \
 		test -z "$$missed" || { echo "missed a figure:$$missed"; exit 1; }
 
