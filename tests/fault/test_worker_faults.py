@@ -15,8 +15,8 @@ import pytest
 
 from server.cluster import Busy, WorkerLost
 from server.cluster.workers import WorkerPool, WorkerProcesses
-from server.cluster.workers.pool import WorkerStream
 from server.cluster.workers.restarts import Backoff
+from server.cluster.workers.stream import WorkerStream
 from server.engines import EngineError, WordTiming, registry
 from tests.support.pools import TEXT, Noted, collect, connected, in_process, pcm, processes, request
 

@@ -6,158 +6,24 @@ the time this takes, unless several workers die of the same segment or no worker
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final, Self
+from typing import Final
 
 import structlog
 
-from server.cluster.base import Busy, Capacity, PoolObserver, Urgency, WorkerLost
+from server.cluster.base import Busy, Capacity, PoolObserver
 from server.cluster.workers.capabilities import restore
-from server.cluster.workers.connection import Answer, WorkerConnection
+from server.cluster.workers.connection import WorkerConnection
 from server.cluster.workers.messages import Hello, Stepped
-from server.engines.base import Capabilities, EngineError, WordTiming
-from server.engines.rendering import RenderedChunk, SegmentRequest
+from server.cluster.workers.stream import WorkerStream
+from server.engines.base import Capabilities, EngineError
+from server.engines.rendering import SegmentRequest
 
 log = structlog.get_logger(__name__)
 
 PATIENCE_S: Final = 20.0
-"""How long a stream waits for a worker where there is none: the embedded engine is back within three seconds, and within
-ten where others keep the processor busy."""
-MAX_BLAME: Final = 4
-"""What a stream is given up for, when workers are lost with it and it gets no further. Each counts 1, and 2 where it is
-known to have hung in a step with it, as in one process."""
-SUSPECT_BLAME: Final = 2
-"""From here on a stream is tried alone: of all suspects, one at a time is given to a worker. Those that only shared one
-with the stream that it died of get further then, and are acquitted."""
+"""How long a stream waits for a worker where there is none. The embedded engine is back within three seconds, and
+within ten where others keep the processor busy."""
 RETRY_S: Final = (0.05, 1.0)  # between attempts to connect, doubling
-
-
-class WorkerStream:
-    """One segment at one worker after the other."""
-
-    def __init__(self, pool: "WorkerPool", request: SegmentRequest, start_sample: int, principal: str) -> None:
-        self.urgency = Urgency()
-        self._pool = pool
-        self._request = request
-        self._next_sample = start_sample
-        self._principal = principal
-        self._connection: WorkerConnection | None = None
-        self._number = 0  # of the stream, there
-        self._waiter: asyncio.Future[Answer | _Lost] | None = None
-        self._words: set[WordTiming] = set()  # that were given; those of one segment
-        self._moved = False
-        self._blame = 0
-        self._over = False
-
-    @property
-    def over(self) -> bool:
-        """Whether nothing more is wanted."""
-        return self._over
-
-    @property
-    def suspect(self) -> bool:
-        """Whether workers may die of it."""
-        return self._blame >= SUSPECT_BLAME
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> RenderedChunk:
-        while not self._over:
-            answer = await self._answer()
-            if isinstance(answer, RenderedChunk):
-                if (chunk := self._fresh(answer)) is not None:
-                    return chunk
-            elif isinstance(answer, _Lost):
-                self._blame += answer.blame
-                if self._blame >= MAX_BLAME:
-                    self._end()
-                    raise WorkerLost("one worker after the other was lost with this segment")
-            elif not self._over:
-                self._end()
-                if answer is not None:
-                    raise answer
-        raise StopAsyncIteration
-
-    async def _answer(self) -> "Answer | _Lost":
-        try:
-            connection = self._connection
-            if connection is None or not connection.usable:
-                connection = await self._move()
-                if connection is None:
-                    return None
-            self._waiter = self._pool.loop.create_future()
-            slack_s = self.urgency.due - self._pool.loop.time()
-            connection.ask(self._number, slack_s, first=self.urgency.first)
-            return await self._waiter
-        except asyncio.CancelledError:
-            self.cancel()
-            raise
-        finally:
-            self._waiter = None
-
-    async def _move(self) -> WorkerConnection | None:
-        """To a worker, where one takes it. None where the stream was cancelled meanwhile. Raises Busy."""
-        try:
-            connection = await self._pool.assign(self)
-        except Busy:
-            self._end()
-            raise
-        if connection is None:
-            return None
-        self._let_go()
-        self._moved = self._connection is not None
-        self._connection = connection
-        self._number = connection.begin(self, self._request, self._next_sample, self._principal)
-        return connection
-
-    def _fresh(self, chunk: RenderedChunk) -> RenderedChunk | None:
-        """What was not given before: samples are left out by the worker, words that it repeats are left out here."""
-        words = chunk.words
-        if words:
-            if self._moved:
-                words = tuple(word for word in words if word not in self._words)
-            self._words.update(words)
-        if not chunk.pcm and not words:
-            return None
-        if self._blame:
-            self._blame = 0
-            self._pool.acquit(self)
-        self._next_sample += chunk.samples
-        return chunk if words is chunk.words else RenderedChunk(chunk.pcm, words)
-
-    def cancel(self) -> None:
-        """See SegmentStream."""
-        if not self._over:
-            self._end()
-            if self._waiter is not None and not self._waiter.done():
-                self._waiter.set_result(None)
-
-    def answered(self, answer: Answer) -> None:
-        """See Asker."""
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(answer)
-
-    def lost(self, blame: int) -> None:
-        """See Asker."""
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(_Lost(blame))
-
-    def _let_go(self) -> None:
-        if self._connection is not None:
-            self._connection.forget(self._number)
-
-    def _end(self) -> None:
-        self._over = True
-        self._let_go()
-        self._pool.finished(self)
-
-
-@dataclass(frozen=True, slots=True)
-class _Lost:
-    """In place of an answer: the worker is lost, and this may have been the reason."""
-
-    blame: int
 
 
 class WorkerPool:
