@@ -204,10 +204,17 @@ class GatewayConnection(ServerConnection):
             head_timeout_s=gateway.head_timeout_s,
             stall_timeout_s=gateway.stall_timeout_s,
             on_lost=self._forget(),
+            on_websocket=self._take_back,
         )
         self.transport.set_protocol(http)
         http.connection_made(self.transport)
         http.data_received(self._head.data)
+
+    def _take_back(self, data: bytes) -> None:
+        """After other requests, one that begins with this wants a WebSocket."""
+        self.transport.set_protocol(self)
+        self.stage, self._head = Stage.HEAD, HeadReader()
+        self.data_received(data)
 
     def _feed(self, data: bytes) -> None:
         for start in range(0, len(data), _FEED_BYTES):

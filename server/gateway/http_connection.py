@@ -14,7 +14,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from uvicorn.server import ServerState
 
 from server.gateway.replies import raw_error
-from server.gateway.request_head import MAX_HEAD_BYTES, MAX_HEADERS
+from server.gateway.request_head import MAX_HEAD_BYTES, MAX_HEADERS, HeadError, HeadReader
 from server.gateway.transports import AbortTimer, end_with
 
 MAX_BODY_BYTES: Final = 1_048_576
@@ -54,7 +54,9 @@ class _Refused(Exception):
 
 
 class HttpConnection(HttpToolsProtocol):
-    """One HTTP connection. `on_lost` is called when its transport is gone."""
+    """One HTTP connection. At its end `on_lost` is called when the transport is gone, or `on_websocket`, with what was
+    received, when a further request wants a WebSocket: proxies keep connections and use them for whatever comes next.
+    """
 
     def __init__(
         self,
@@ -64,11 +66,14 @@ class HttpConnection(HttpToolsProtocol):
         head_timeout_s: float,
         stall_timeout_s: float,
         on_lost: Callable[[], None],
+        on_websocket: Callable[[bytes], None],
     ) -> None:
         super().__init__(config=config, server_state=state, app_state={})
         self._head_timeout_s = head_timeout_s
         self._stall_timeout_s = stall_timeout_s
         self._on_lost = on_lost
+        self._on_websocket = on_websocket
+        self._upcoming: HeadReader | None = None  # the head of a further request, until it is whole
         self._head_timer: asyncio.TimerHandle | None = None
         self._body_timer: asyncio.TimerHandle | None = None
         self._in_head = False
@@ -94,6 +99,15 @@ class HttpConnection(HttpToolsProtocol):
             self._head_timer = self.loop.call_later(
                 self._head_timeout_s, self._refuse, HTTPStatus.REQUEST_TIMEOUT, "the request head did not come in time"
             )
+            if self._answered:
+                self._unset_keepalive_if_required()
+                self._upcoming = HeadReader()
+        if self._upcoming is not None:
+            self._read_upcoming(self._upcoming, data)
+        else:
+            self._take(data)
+
+    def _take(self, data: bytes) -> None:
         super().data_received(data)
         if self._in_head and not self._over:
             self._head_bytes += len(data)
@@ -173,6 +187,30 @@ class HttpConnection(HttpToolsProtocol):
         self._refuse(*self._refusal)
 
     # Our own
+
+    def _read_upcoming(self, reader: HeadReader, data: bytes) -> None:
+        """The next bytes of a further request."""
+        try:
+            head = reader.feed(data)
+        except HeadError as problem:
+            self._refuse(problem.status, problem.message)
+            return
+        if head is None:
+            return
+        self._upcoming = None
+        if head.is_websocket:
+            self._over = True
+            self._leave()
+            self.connections.discard(self)
+            self._on_websocket(reader.data)
+        else:
+            self._take(reader.data)
+
+    @property
+    def _answered(self) -> bool:
+        """Whether there was a request before, and its answer is complete."""
+        cycle: RequestResponseCycle | None = self.cycle
+        return cycle is not None and cycle.response_complete
 
     @property
     def _busy(self) -> bool:

@@ -108,6 +108,30 @@ async def test_only_a_real_upgrade_is_taken_for_one() -> None:
 
 
 @each_loop
+@pytest.mark.parametrize("secure", [False, True], ids=["plain", "tls"])
+async def test_a_connection_that_was_kept_may_become_a_websocket(secure: bool) -> None:
+    """Proxies keep connections and use them for whatever comes next."""
+    cases = [
+        (handshake(), 10_000, b"HTTP/1.1 101 "),
+        (handshake(), 7, b"HTTP/1.1 101 "),
+        (handshake("/v1/other"), 10_000, b"HTTP/1.1 404 "),
+        (b"GET / HTTP/1.1\nHost: x\n\n", 10_000, b"HTTP/1.1 400 "),
+    ]
+    async with listening(secure=secure) as listener:
+        for request, step, answer in cases:
+            async with connect(listener.port, secure=secure) as (reader, writer):
+                for before in (get("/", close=False), get("/", method="POST", close=False, body=b"12")):
+                    writer.write(before)
+                    head = await reader.readuntil(b"\r\n\r\n")
+                    await reader.readexactly(int(head.lower().partition(b"content-length:")[2].split()[0]))
+                for at in range(0, len(request), step):
+                    writer.write(request[at : at + step])
+                    await writer.drain()
+                    await asyncio.sleep(0)
+                assert (await reader.readuntil(b"\r\n\r\n")).startswith(answer)
+
+
+@each_loop
 async def test_handshakes_are_refused_in_json() -> None:
     async with listening(principals=Principals({hash_key("right"): "ann"})) as listener:
 
