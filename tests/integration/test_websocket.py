@@ -418,7 +418,7 @@ async def test_who_has_no_key_takes_nobodys_place(tmp_path: Any) -> None:
 class FakeConnection:
     """What the shell needs of a connection: `incoming` is read, `send` notes what is sent."""
 
-    remote_address = None
+    remote_address = request = None
 
     def __init__(self, incoming: AsyncIterator[str]) -> None:
         self.incoming = incoming
