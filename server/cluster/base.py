@@ -41,10 +41,10 @@ class Busy(Exception):
 class Capacity:
     """What a pool can do now, as measured.
 
-    `streams`: how many can be fed in real time (0.0: not known yet). `first_chunk_s`: engine time of a first chunk.
-    `waiting`, `waiting_first`: streams that wait for a step, and those of them that nothing is heard of yet. `late_s`:
-    how late the latest chunk of the last seconds came, measured against its `due` (0.0: all in time). `workers`:
-    engines at work.
+    `streams`: how many can be fed in real time (0.0: not known yet). `first_chunk_s`: how soon a worker is done with
+    the next of the first chunks that wait. `waiting`, `waiting_first`: streams that wait for a step, and those of them
+    that nothing is heard of yet. `late_s`: how late the latest chunk of the last seconds came, measured against its
+    `due` (0.0: all in time). `workers`: engines at work.
     """
 
     streams: float = 0.0

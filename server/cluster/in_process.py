@@ -139,7 +139,7 @@ class InProcessPool:
         scheduler = self._threads.scheduler
         return Capacity(
             streams=scheduler.costs.streams,
-            first_chunk_s=scheduler.costs.first_s,
+            first_chunk_s=scheduler.costs.first_s / self._threads.lanes,
             waiting=scheduler.waiting,
             waiting_first=scheduler.waiting_first,
             late_s=scheduler.late_s(time.monotonic()),
