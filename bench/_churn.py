@@ -222,15 +222,20 @@ async def speak_over_http(port: int, text: str, most: int | None = None) -> tupl
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         body = orjson.dumps({"text": text, "format": "pcm"})
-        # An answer to HTTP/1.0 comes without chunks.
-        head = f"POST /v1/speak HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        head = (
+            "POST /v1/speak HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+            f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        )
         writer.write(head.encode() + body)
         if most is not None:
             return 0, await reader.read(most)
-        head_read, _, pcm = (await reader.read()).partition(b"\r\n\r\n")
-        if not head_read:
-            raise Wrong("no answer over HTTP")
-        return int(head_read.split(b" ", 2)[1]), pcm
+        status = int((await reader.readuntil(b"\r\n\r\n")).split(b" ", 2)[1])
+        if status != 200:
+            return status, await reader.read()
+        pcm = bytearray()
+        while size := int(await reader.readuntil(b"\r\n"), 16):
+            pcm += (await reader.readexactly(size + 2))[:-2]
+        return status, bytes(pcm)
     finally:
         writer.transport.abort()
 
