@@ -116,6 +116,7 @@ class SharedAcceptor:
             self._pause(PAUSE_S, self._wait)
             return
         accepted.setblocking(False)
+        accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # servers of event loops do this by themselves
         starting = self._loop.create_task(self._start(accepted))
         self._starting.add(starting)
         starting.add_done_callback(self._starting.discard)

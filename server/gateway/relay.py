@@ -146,6 +146,11 @@ class Relay:
             self.abort()
             self._over.set()
 
+    @property
+    def over(self) -> bool:
+        """Whether `run` has come to its end."""
+        return self._over.is_set()
+
     def abort(self) -> None:
         """End the connection to the owner, which keeps the session. Harmless where it is closed."""
         self._owner.transport.abort()
