@@ -10,13 +10,15 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
-from websockets.exceptions import ConnectionClosed
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from protocol import client_messages as c
 from protocol import server_messages as s
+from server.gateway.auth import add_key
 from tests.support.faults import prove, speak
 from tests.support.gateways import Gateways, Patient, alive, gateways, owner
 from tests.support.processes import ROOT, get
@@ -191,6 +193,39 @@ async def test_a_whole_client_hears_nothing_of_it(three: Gateways) -> None:
     heard, _ = await asyncio.gather(speak(three.url, slowly(), patience_s=40), strike())
     prove(heard, undisturbed)
     assert heard.line.restarts == 0
+
+
+@pytest.mark.parametrize("in_header", [True, False])
+async def test_keys_hold_at_the_owner_too(keyed: tuple[Gateways, str], in_header: bool) -> None:
+    server, key = keyed
+    client = Patient(server.url, {"additional_headers": {"Authorization": f"Bearer {key}"}} if in_header else {})
+    given: dict[str, Any] = {} if in_header else {"api_key": key}
+    await client.open(c.Open(**given))
+    client.abort()
+    async with server.away_from(owner(client)):
+        if in_header:
+            client.options = {"additional_headers": {"Authorization": "Bearer wrong"}}
+            with pytest.raises(InvalidStatus):
+                await client.dial()
+            client.options = {"additional_headers": {"Authorization": f"Bearer {key}"}}
+        else:
+            await client.dial()
+            await client.client.send(client.state)
+            assert isinstance(await client.client.receive(), s.Error)
+            await client.client.socket.close()
+        assert await client.ask(**given, token="wrong") == s.ResumeFailed("auth")
+        await client.client.socket.close()
+        await client.resume(**given)
+    await client.close()
+
+
+@pytest.fixture(scope="module")
+def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Gateways, str]]:
+    """Two gateways, and a key that they want."""
+    folder = tmp_path_factory.mktemp("keyed")
+    key = add_key(folder / "keys", "ann")
+    with gateways(folder / "log", 2, "--keys", str(folder / "keys")) as server:
+        yield server, key
 
 
 async def test_without_a_store_the_client_says_the_rest(tmp_path: Path) -> None:
