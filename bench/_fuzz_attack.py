@@ -4,6 +4,8 @@ An attack is malformed HTTP, a malformed handshake, malformed frames, or malform
 """
 
 import asyncio
+import socket
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
@@ -112,6 +114,9 @@ class _Attacker(asyncio.Protocol):
         """Be gone."""
         self._left = True
         if how == "reset":
+            sock = self._transport.get_extra_info("socket")
+            if sock is not None:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             self._transport.abort()
         else:
             self._transport.close()

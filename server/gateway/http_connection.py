@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable
 from email.utils import formatdate
 from http import HTTPStatus
-from typing import Final
+from typing import Any, Final, cast
 
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -15,11 +15,12 @@ from uvicorn.server import ServerState
 
 from server.gateway.replies import raw_error
 from server.gateway.request_head import MAX_HEAD_BYTES, MAX_HEADERS, HeadError, HeadReader
-from server.gateway.transports import AbortTimer, end_with
+from server.gateway.transports import AbortTimer, end_with, reset
 
 MAX_BODY_BYTES: Final = 1_048_576
 BODY_TIMEOUT_S: Final = 30.0  # from the end of the head until the whole body is there
 KEEP_ALIVE_S: Final = 5.0  # between an answer and the next request
+_NO_CHUNKS: Final = "cosystream.no_chunks"  # in the scope of an HTTP/1.0 request: called when the application is done
 
 
 def http_config(app: ASGIApp) -> Config:
@@ -30,6 +31,9 @@ def http_config(app: ASGIApp) -> Config:
             await app(scope, receive, send)
         except ClientDisconnect:
             pass  # it left before its request was whole: nothing went wrong here
+        finally:
+            if _NO_CHUNKS in scope:
+                scope[_NO_CHUNKS]()
 
     config = Config(
         served,
@@ -47,6 +51,16 @@ def http_config(app: ASGIApp) -> Config:
     # Its warnings are about what clients did; its errors are exceptions of the application, which are ours.
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     return config
+
+
+class _AnyLength(int):
+    """In place of a body's length, which uvicorn counts down: whatever is sent is not too long, and then was all."""
+
+    def __lt__(self, _: int) -> bool:
+        return False
+
+    def __sub__(self, _: int) -> "_AnyLength":
+        return self
 
 
 class _Refused(Exception):
@@ -152,6 +166,13 @@ class HttpConnection(HttpToolsProtocol):
         self._body_timer = self.loop.call_later(BODY_TIMEOUT_S, self._body_is_late)
         self.server_state.default_headers = [(b"date", formatdate(usegmt=True).encode())]
         super().on_headers_complete()
+        if self.scope["http_version"] == "1.0":
+            # It knows no chunks (RFC 9112, section 6.1): a body without a length ends with the connection, and one that
+            # breaks off with a reset, or it would pass for a whole one.
+            self.cycle.keep_alive = False
+            self.cycle.chunked_encoding = False
+            self.cycle.expected_content_length = _AnyLength()
+            cast(dict[str, Any], self.scope)[_NO_CHUNKS] = self._break_off_unless_whole
         if self.parser.should_upgrade():
             # To something else than WebSocket, h2c for one: answered as a plain request. The parser takes nothing after
             # it, so the connection ends with the answer.
@@ -187,6 +208,11 @@ class HttpConnection(HttpToolsProtocol):
         self._refuse(*self._refusal)
 
     # Our own
+
+    def _break_off_unless_whole(self) -> None:
+        """Nothing more is sent."""
+        if self.cycle.response_started and not self.cycle.response_complete:
+            reset(self.transport)
 
     def _read_upcoming(self, reader: HeadReader, data: bytes) -> None:
         """The next bytes of a further request."""

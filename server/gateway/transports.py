@@ -1,11 +1,14 @@
 """Ends of connections: peers that take nothing are aborted, refused ones still get to read why."""
 
 import asyncio
+import socket
+import struct
 from collections.abc import Callable
 from typing import Final
 
 LINGER_S: Final = 1.0  # how long a refused peer may take to read the answer and close
 MAX_EXTENSIONS: Final = 10
+_NO_LINGER: Final = struct.pack("ii", 1, 0)  # on, 0 s: close sends a RST
 
 
 class AbortTimer:
@@ -45,6 +48,14 @@ class AbortTimer:
             self._wait(self._delay)
         else:
             self._transport.abort()
+
+
+def reset(transport: asyncio.Transport) -> None:
+    """End the connection such that the peer does not take it for an orderly end: `abort` alone sends a FIN, too."""
+    sock = transport.get_extra_info("socket")
+    if sock is not None:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
+    transport.abort()
 
 
 class _Discard(asyncio.Protocol):

@@ -123,6 +123,28 @@ async def test_an_engine_that_fails_half_way_breaks_the_body_off() -> None:
             await speak(server, {"text": "你好，世界。坏的坏的坏的坏的。"})
 
 
+async def ask_http_1_0(server: Server, text: str) -> bytes:
+    """The whole answer, its head included."""
+    assert server.listener is not None
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.listener.port)
+    body = orjson.dumps({"text": text, "format": "pcm"})
+    writer.write(b"POST /v1/speak HTTP/1.0\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+    try:
+        return await reader.read()
+    finally:
+        writer.close()
+
+
+async def test_http_1_0_has_no_chunks_and_a_body_that_breaks_off_does_not_look_whole() -> None:
+    script = [{"match": "坏", "at": 1, "action": "fail"}]
+    async with running(engine_options={"script": script}) as server:
+        head, _, pcm = (await ask_http_1_0(server, "你好，世界。")).partition(b"\r\n\r\n")
+        assert b"transfer-encoding" not in head.lower()
+        assert pcm == (await speak(server, {"text": "你好，世界。", "format": "pcm"}))[2]
+        with pytest.raises(ConnectionResetError):
+            await ask_http_1_0(server, "你好，世界。坏的坏的坏的坏的。")
+
+
 async def test_readers_who_leave_stop_the_engine() -> None:
     """Twenty requests dropped after a little audio; a short one is as quick as before."""
     async with running(engine_options={"step_delay_ms": 2}) as server:
