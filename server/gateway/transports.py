@@ -4,6 +4,7 @@ import asyncio
 import socket
 import struct
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 LINGER_S: Final = 1.0  # how long a refused peer may take to read the answer and close
@@ -54,7 +55,8 @@ def reset(transport: asyncio.Transport) -> None:
     """End the connection such that the peer does not take it for an orderly end: `abort` alone sends a FIN, too."""
     sock = transport.get_extra_info("socket")
     if sock is not None:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
+        with suppress(OSError):  # it may be closed already
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
     transport.abort()
 
 
