@@ -86,12 +86,14 @@ class LightSocket(asyncio.Protocol):
                 return
             line = bytes(self._data[: self._data.find(b"\r\n")])
             if b" 101 " not in line:
-                self._opened.set_exception(ConnectionRefusedError(line.decode("latin-1")))
+                if not self._opened.done():
+                    self._opened.set_exception(ConnectionRefusedError(line.decode("latin-1")))
                 self._transport.abort()
                 return
             self._switched = True
             del self._data[: end + 4]
-            self._opened.set_result(None)
+            if not self._opened.done():  # else nobody waits for it any more
+                self._opened.set_result(None)
         at = 0
         while (found := self._frame(at)) is not None:
             opcode, start, end = found

@@ -26,7 +26,7 @@ from server.engines import registry
 
 SESSIONS: Final = (1, 4, 8, 12, 16)
 CLOSED_S: Final = {1: 45.0, 4: 45.0}
-CLOSED_USUAL_S: Final = 30.0
+CLOSED_USUAL_S: Final = 25.0
 STREAMS: Final = 100
 CELLS: Final = RESULTS / "load_cells.json"
 QUICK_SCALE: Final = 0.2
@@ -53,11 +53,11 @@ def play(name: str, stage: Stage, args: argparse.Namespace) -> None:
         case "collect":
             collecting(stage, 8.0)
         case "long":
-            beside_a_long_text(stage, 36.0)
+            beside_a_long_text(stage, 30.0)
         case "leave":
             leaving(stage)
         case "plain":
-            beside_the_plain_server(stage, 84.0)
+            beside_the_plain_server(stage, 72.0)
 
 
 def load(args: argparse.Namespace) -> int:
