@@ -37,12 +37,14 @@ RUN /opt/cosystream/bin/pip uninstall --yes onnx tflite ml-dtypes setuptools pip
 FROM python:${PYTHON_VERSION}-slim
 RUN apt-get update \
  && apt-get install --yes --no-install-recommends libopus0 \
- && rm -rf /var/lib/apt/lists/*
+ && rm -rf /var/lib/apt/lists/* \
+ && install -d -o 10001 -g 10001 -m 0700 /var/lib/cosystream
 COPY --from=finished /opt/cosystream /opt/cosystream
 COPY --from=finished /opt/voices /opt/voices
 COPY LICENSE NOTICE /usr/share/doc/cosystream/
 ENV PATH=/opt/cosystream/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
 ENV COSYSTREAM_MODEL_DIR=/opt/voices COSYSTREAM_HOST=0.0.0.0 COSYSTREAM_PORT=8765
+# The one place to write to, for a volume: `-v sessions:/var/lib/cosystream` and COSYSTREAM_STORE=file:/var/lib/cosystream/sessions.
 USER 10001:10001
 WORKDIR /tmp
 EXPOSE 8765

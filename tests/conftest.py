@@ -9,6 +9,8 @@ from collections.abc import Generator, Sequence
 import hypothesis
 import pytest
 
+from tests.support.programs import find_program
+
 # A machine that is busy with something else makes no example wrong.
 hypothesis.settings.register_profile("any machine", deadline=None)
 hypothesis.settings.load_profile("any machine")
@@ -19,6 +21,7 @@ _NOT_RUN = pytest.StashKey[Counter[str]]()
 # Why tests with these marks may be missing from a run. What else is missing was left out by the caller's own options.
 _REASONS = {
     "privileged": "needs rights that this machine does not give",
+    "programs": "needs programs that this machine does not have",
     "quality": "run by `make quality`",
 }
 
@@ -28,13 +31,24 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[_NOT_RUN] = Counter()
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what needs a program of the system that is not there."""
+    for mark in item.iter_markers("programs"):
+        if missing := [name for name in mark.args if find_program(name) is None]:
+            pytest.skip(f"there is no {' and no '.join(missing)}")
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Under CI a skipped test fails: it would look green and prove nothing. `privileged` ones are listed instead."""
+    """Under CI a skipped test fails: it would look green and prove nothing. `privileged` ones are listed instead, and
+    on users' machines those that need `programs`.
+    """
     report = yield
     if report.skipped:
-        if item.get_closest_marker("privileged"):
-            item.config.stash[_NOT_RUN][f"{item.nodeid}: {_REASONS['privileged']} ({_reason(report)})"] += 1
+        excuses = ["privileged"] if _CI else ["privileged", "programs"]
+        excuse = next((mark for mark in excuses if item.get_closest_marker(mark)), None)
+        if excuse is not None:
+            item.config.stash[_NOT_RUN][f"{item.nodeid}: {_REASONS[excuse]} ({_reason(report)})"] += 1
         elif _CI:
             report.outcome = "failed"
             report.longrepr = f"{item.nodeid} was skipped, which CI does not allow: {_reason(report)}"
