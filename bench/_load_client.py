@@ -52,7 +52,9 @@ class Job:
 
 @dataclass(slots=True)
 class Load:
-    """What came of it. `samples`: of all audio that came; `busy_ms`: from connecting until `busy` was heard."""
+    """What came of it. `samples`: of all audio that came; `busy_ms`: from connecting, or from the
+    `start` that it answered, until `busy` was heard.
+    """
 
     spoken: list[Spoken] = field(default_factory=list)
     busy_ms: list[float] = field(default_factory=list)
@@ -176,7 +178,7 @@ class Generator:
                 if own is not None:
                     await asyncio.sleep(own.expovariate(1 / job.pause_s) if job.pause_s else 0.0)
         except Refused as refused:
-            load.busy_ms.append(1000 * (time.perf_counter() - came))
+            load.busy_ms.append(1000 * (refused.moment - came))
             return refused.retry_after_s
         except (OSError, TimeoutError) as error:
             load.errors.append(f"{type(error).__name__}: {error}")

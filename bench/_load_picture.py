@@ -78,7 +78,7 @@ def first_audio(cells: Sequence[Cell], left: float, width: float) -> Iterable[st
     yield f'<text x="{left - 40:.0f}" y="28" font-size="15" font-weight="bold" fill="#222">First audio</text>'
     names = {"p95": P95, "p50": P50, ALONE: QUIET}
     yield from legend(left - 40, names, dashed=(ALONE,))
-    yield from axes.grid("sessions that speak", [cell.sessions for cell in cells], "ms")
+    yield from axes.grid("sessions", [cell.sessions for cell in cells], "ms")
     yield axes.line([(cell.sessions, cell.engine_ms) for cell in cells], QUIET, 'stroke-dasharray="5 4"')
     for values, colour in (([c.p50_ms for c in cells], P50), ([c.p95_ms for c in cells], P95)):
         points = list(zip([cell.sessions for cell in cells], values, strict=True))

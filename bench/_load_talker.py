@@ -25,11 +25,12 @@ TEXT_MARGIN_S: Final = 0.1  # what the server may take from the deciding token t
 
 
 class Refused(Exception):
-    """The server was busy."""
+    """The server was busy; it said so at `moment`."""
 
-    def __init__(self, retry_after_s: float) -> None:
+    def __init__(self, retry_after_s: float, moment: float) -> None:
         super().__init__(f"busy, retry after {retry_after_s:g} s")
         self.retry_after_s = retry_after_s
+        self.moment = moment
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +116,7 @@ class Talker:
         self._unacked = 0
         self._timer: asyncio.TimerHandle | None = None
         self._gone = False
-        self._refused: float | None = None
+        self._refused: Refused | None = None
 
     async def open(self, port: int) -> None:
         """Raises Refused or OSError."""
@@ -248,8 +249,8 @@ class Talker:
                 turn.player.completed(now)
                 turn.done.set()
         elif kind == "busy":
-            self._refused = message["retry_after_ms"] / 1000
-            self._end(Refused(self._refused))
+            self._refused = Refused(message["retry_after_ms"] / 1000, now)
+            self._end(self._refused)
         elif kind == "error":
             self.failure = f"{message['code']}: {message['message']}"
 
@@ -267,7 +268,7 @@ class Talker:
     def _check(self) -> None:
         """Raises what ended the session, if anything did."""
         if self._refused is not None:
-            raise Refused(self._refused)
+            raise self._refused
         if self._gone:
             raise ConnectionResetError(self.failure or "the server closed")
 

@@ -6,7 +6,7 @@ processes of their own, and share the machine with the server. First audio count
 first cut certain. Because machines differ, the engine alone is measured beside it, in the same run.
 
 `python -m bench.load` plays every scene (7 minutes); `--only closed --sessions 8,12` a part. `--compare stream,block`
-draws what memory both modes take. `--picture` draws docs/load.svg from what was measured last.
+measures the memory of both modes. `--picture` draws docs/load.svg from what these two measured last.
 """
 
 import argparse
