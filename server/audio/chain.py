@@ -25,21 +25,27 @@ class SegmentChain:
     `engine_rate` and `output_rate` in Hz, `volume` a factor. `n` samples become `scale(n)` in all. What comes late is
     only the resampler's `delay` and the fade's 2 ms. Rounding is to nearest, without dither: dither would be another
     state, and in the pauses of speech it is only noise.
+
+    A chain that begins at output sample `start` gives exactly what is left of the whole segment's bytes from there on,
+    and takes the engine's samples from `first_input` on. With a `start` beyond the segment's end it gives nothing.
     """
 
-    def __init__(self, engine_rate: int, output_rate: int, volume: float = 1.0) -> None:
+    def __init__(self, engine_rate: int, output_rate: int, volume: float = 1.0, start: int = 0) -> None:
         if engine_rate <= 0 or output_rate <= 0:
             raise ValueError(f"sample rates must be positive, not {engine_rate} and {output_rate}")
         lowest, highest = VOLUME
         if not lowest <= volume <= highest:
             raise ValueError(f"volume must be {lowest} to {highest}, not {volume}")
+        if start < 0:
+            raise ValueError(f"a segment has no sample {start}")
         self._engine_rate = engine_rate
         self._output_rate = output_rate
         self._volume = np.float32(volume)
-        self._resampler = None if engine_rate == output_rate else Resampler(engine_rate, output_rate)
+        self._resampler = None if engine_rate == output_rate else Resampler(engine_rate, output_rate, start)
+        self.first_input: int = start if self._resampler is None else self._resampler.first_input
         length = max(1, round(output_rate * _FADE_S))
         self._fade_in: Floats = np.sin((np.arange(length) + 0.5) * (np.pi / 2 / length)).astype(np.float32) ** 2
-        self._begun = 0  # output samples that have passed the fade at the start
+        self._position = start  # in the output, of the next sample to pass the fade at the segment's beginning
         self._held: Floats = np.zeros(0, np.float32)  # the newest, which may turn out to be the last
         self._finished = False
 
@@ -68,11 +74,11 @@ class SegmentChain:
     def _fade_edges(self, samples: Floats, last: bool) -> Floats:
         """Fade the segment's first and last 2 ms; a sample waits until it is known whether it is among the last."""
         length = len(self._fade_in)
-        if self._begun < length and len(samples):
+        if self._position < length and len(samples):
             samples = samples.copy()
-            ramp = self._fade_in[self._begun : self._begun + len(samples)]
+            ramp = self._fade_in[self._position : self._position + len(samples)]
             samples[: len(ramp)] *= ramp
-        self._begun += len(samples)
+        self._position += len(samples)
         samples = np.concatenate([self._held, samples])
         if last:
             ramp = self._fade_in[: len(samples)][::-1]

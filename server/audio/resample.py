@@ -31,9 +31,12 @@ class Resampler:
 
     The output begins where the input begins (no delay in it) and a signal of `n` samples becomes
     `scale_position(n, in_rate, out_rate)` samples. Beyond both ends the signal is taken to be silent.
+
+    One that begins at output sample `start` gives exactly what one from the beginning would give from there on, and
+    takes its input from sample `first_input` on.
     """
 
-    def __init__(self, in_rate: int, out_rate: int) -> None:
+    def __init__(self, in_rate: int, out_rate: int, start: int = 0) -> None:
         self._in_rate = in_rate
         self._out_rate = out_rate
         divisor = math.gcd(in_rate, out_rate)
@@ -42,10 +45,12 @@ class Resampler:
         self._filters = _filters(self._up, self._down)
         self._taps: int = self._filters.shape[1]
         self._half: int = self._taps // 2
-        self._received = 0  # input samples so far
-        self._produced = 0  # output samples so far
-        self._window: Floats = np.zeros(self._half - 1, np.float32)  # input that later output needs
-        self._window_start = 1 - self._half  # position of its first sample
+        # Output k needs the input from here on; where that is before the signal's beginning, silence.
+        self._window_start = start * self._down // self._up - self._half + 1
+        self.first_input: int = max(0, self._window_start)
+        self._window: Floats = np.zeros(self.first_input - self._window_start, np.float32)  # what later output needs
+        self._received = self.first_input  # input position: what came, and what was left out before it
+        self._produced = start  # output position
 
     @property
     def delay(self) -> int:

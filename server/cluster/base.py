@@ -91,7 +91,7 @@ class EnginePool(Protocol):
 
     def synthesize(self, request: SegmentRequest, start_sample: int = 0, *, principal: str = "") -> SegmentStream:
         """Render one segment for `principal`, with whom others share fairly. Samples before `start_sample` (requested
-        rate) are left out.
+        rate) are left out, and words that ended well before it.
         """
 
     async def drain(self) -> None:

@@ -12,7 +12,7 @@ from typing import Final, Self
 from server.cluster.base import Busy, Capacity, PoolObserver, StepReport, WorkerLost
 from server.cluster.engine_threads import EngineThreads, StreamTicket
 from server.cluster.segment import Result, SegmentWork
-from server.engines.base import Capabilities, Engine, EngineError
+from server.engines.base import Capabilities, Engine, EngineError, WordTiming
 from server.engines.rendering import RenderedChunk, SegmentRequest
 from server.text.tokens import Boundary, Cut, CutCause
 
@@ -27,7 +27,7 @@ CALIBRATION_TEXT: Final = {
 class _Stream(StreamTicket):
     """One segment: what the session awaits and what an engine thread works on."""
 
-    __slots__ = ("_ended", "_given", "_hangs", "_pool", "_request", "_results", "_waiter")
+    __slots__ = ("_ended", "_given", "_hangs", "_pool", "_request", "_results", "_waiter", "_words")
 
     def __init__(self, pool: "InProcessPool", request: SegmentRequest, start_sample: int, principal: str) -> None:
         rate = pool.capabilities.sample_rate
@@ -35,6 +35,7 @@ class _Stream(StreamTicket):
         self._pool = pool
         self._request = request
         self._given = start_sample  # how far it got
+        self._words: set[WordTiming] = set()  # that were given; those of one segment
         self._results: deque[Result] = deque()  # at most what one step yields: a chunk and an end
         self._ended = False
         self._hangs = 0
@@ -53,8 +54,9 @@ class _Stream(StreamTicket):
             if self._results:
                 result = self._results.popleft()
                 if isinstance(result, RenderedChunk):
-                    self._given += result.samples
-                    return result
+                    if (chunk := self._fresh(result)) is not None:
+                        return chunk
+                    continue
                 self._ended = True
                 self._pool._finish(self)
                 if isinstance(result, Exception):
@@ -70,6 +72,17 @@ class _Stream(StreamTicket):
                 self.cancel()
                 raise
             self._waiter = None
+
+    def _fresh(self, chunk: RenderedChunk) -> RenderedChunk | None:
+        """What was not given before: where the segment is rendered again, its words may come again."""
+        self._given += chunk.samples
+        words = chunk.words
+        if self._hangs:
+            words = tuple(word for word in words if word not in self._words)
+        self._words.update(words)
+        if not chunk.pcm and not words:
+            return None
+        return chunk if words is chunk.words else RenderedChunk(chunk.pcm, words)
 
     def cancel(self) -> None:
         if not self._ended:

@@ -22,20 +22,21 @@ Result = RenderedChunk | End | Exception
 
 
 class SegmentWork:
-    """One rendering of a segment, without its samples before `start_sample` (requested rate).
+    """One rendering of a segment, from `start_sample` on (requested rate); the engine does not render what lies before.
 
+    Its samples and word times are those of a whole rendering. Words that ended just before the start may be among them,
+    and all of an engine that learns of its words late: whoever goes on with a segment knows which it was told of.
     Only one engine thread at a time works on it.
     """
 
     def __init__(self, request: SegmentRequest, start_sample: int, engine_rate: int) -> None:
         self.job: Job | None = None
         self._request = request
-        self._chain = SegmentChain(engine_rate, request.sample_rate, request.volume)
-        self._skip = start_sample
+        self._chain = SegmentChain(engine_rate, request.sample_rate, request.volume, start_sample)
         self._audio_s = 0.0
 
     def take_audio_s(self) -> float:
-        """Seconds of audio that were made since it was asked last, whether left out or not."""
+        """Seconds of audio that were made since it was asked last."""
         seconds, self._audio_s = self._audio_s, 0.0
         return seconds
 
@@ -53,7 +54,7 @@ class SegmentWork:
                 request.pitch,
                 request.instruct,
             )
-            self.job = engine.prepare(segment, request.plan, None, request.seed)
+            self.job = engine.prepare(segment, request.plan, None, request.seed, self._chain.first_input)
         return self.job
 
     def results(self, event: StepEvent) -> list[Result]:
@@ -69,10 +70,6 @@ class SegmentWork:
         else:
             pcm, words = self._chain.process(NOTHING, last=True), ()
         self._audio_s += len(pcm) / 2 / self._request.sample_rate
-        if self._skip:
-            dropped = min(self._skip, len(pcm) // 2)
-            self._skip -= dropped
-            pcm = pcm[2 * dropped :]
         results: list[Result] = [RenderedChunk(pcm, words)] if pcm or words else []
         return results if isinstance(event, Chunk) else [*results, End()]
 

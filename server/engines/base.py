@@ -97,7 +97,7 @@ class WordTiming:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """The next samples of a job, with the timings that became known."""
+    """The next samples of a job, with the timings that became known. It may be empty: more is to come."""
 
     job: "Job"
     samples: Samples
@@ -152,7 +152,8 @@ class Engine(Protocol):
         self, segment: Segment, plan: RenderPlan, context: object | None = None, seed: int = 0, start_sample: int = 0
     ) -> Job:
         """Take a segment. Cheap: the work happens in `step`. Samples before `start_sample` (engine rate) are not
-        emitted.
+        emitted, those from there on are the same as without it. Words that ended before it are left out, where they
+        are known ahead; times count from the segment's first sample as ever.
         """
 
     def step(self, jobs: Sequence[Job]) -> Sequence[StepEvent]:

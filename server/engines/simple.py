@@ -54,8 +54,7 @@ class SimpleEngine(ABC):
             samples = np.asarray(piece, np.float32)
             dropped = min(job.skip, len(samples))
             job.skip -= dropped
-            if dropped < len(samples):
-                events.append(Chunk(job, samples[dropped:]))
+            events.append(Chunk(job, samples[dropped:]))
         return events
 
     def cancel(self, job: Job) -> None:

@@ -59,14 +59,25 @@ class Rule:
 
 @dataclass(eq=False, slots=True)
 class ToneJob(Job):
-    """The whole segment is known at once; steps only hand it out."""
+    """The whole segment is known at once; steps only hand it out, from `start` on."""
 
     audio: Samples = field(default_factory=lambda: np.zeros(0, np.float32))
     words: tuple[WordTiming, ...] = ()
     text: str = ""
-    sent: int = 0
+    start: int = 0
+    sent: int = 0  # where chunk number `chunk` begins
     chunk: int = 0
     chunk_ms: tuple[int, ...] = CHUNK_MS
+
+    @property
+    def chunk_end(self) -> int:
+        """The sample where the next chunk ends."""
+        ms = self.chunk_ms[min(self.chunk, len(self.chunk_ms) - 1)]
+        return min(len(self.audio), self.sent + ms * SAMPLE_RATE // 1000)
+
+    def go_on(self) -> None:
+        """To the chunk after the next."""
+        self.sent, self.chunk = self.chunk_end, self.chunk + 1
 
 
 class ToneEngine:
@@ -100,11 +111,15 @@ class ToneEngine:
     def prepare(
         self, segment: Segment, plan: RenderPlan, context: object | None = None, seed: int = 0, start_sample: int = 0
     ) -> ToneJob:
-        """Render the whole segment: it is only sines."""
+        """Render the whole segment: it is only sines. Chunks have the same ends and numbers wherever it starts."""
         audio, words = render(segment, seed)
         text = "".join(token.text for token in segment.tokens)
         chunk_ms = plan.chunk_ms or ((60_000,) if plan.mode == "block" else CHUNK_MS)
-        return ToneJob(segment, plan, audio, words, text, min(start_sample, len(audio)), 0, chunk_ms)
+        later = tuple(word for word in words if word.end_sample > start_sample)
+        job = ToneJob(segment, plan, audio, later, text, start_sample, chunk_ms=chunk_ms)
+        while job.sent < len(audio) and job.chunk_end <= start_sample:
+            job.go_on()
+        return job
 
     def step(self, jobs: Sequence[Job]) -> Sequence[StepEvent]:
         """The next chunk of every job."""
@@ -117,11 +132,11 @@ class ToneEngine:
             if failure:
                 events.append(SegmentFailed(job, failure))
                 continue
-            ms = job.chunk_ms[min(job.chunk, len(job.chunk_ms) - 1)]
-            end = min(len(job.audio), job.sent + ms * SAMPLE_RATE // 1000)
-            if end > job.sent:
-                events.append(Chunk(job, job.audio[job.sent : end], job.words if job.chunk == 0 else ()))
-            job.sent, job.chunk = end, job.chunk + 1
+            first, end = max(job.start, job.sent), job.chunk_end
+            if end > first:
+                events.append(Chunk(job, job.audio[first:end], job.words))
+                job.words = ()
+            job.go_on()
             if job.sent == len(job.audio):
                 events.append(SegmentEnd(job))
         return events

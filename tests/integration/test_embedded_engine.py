@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from server.cluster.segment import End, SegmentWork
 from server.engines.base import (
     Chunk,
     EngineError,
@@ -28,15 +29,19 @@ from server.engines.base import (
 )
 from server.engines.embedded import create
 from server.engines.embedded.catalog import ALL_VOICES, CHINESE, ENGLISH
+from server.engines.embedded.chinese_voice import ChineseVoice
 from server.engines.embedded.counting import count_tokens
 from server.engines.embedded.engine import EmbeddedEngine
 from server.engines.embedded.fastspeech2_graph import POSTNET_CONTEXT
 from server.engines.embedded.model import Model
 from server.engines.embedded.options import parse_options
+from server.engines.embedded.pieces import Piece
+from server.engines.embedded.rendering import SpokenPiece
 from server.engines.embedded.voice_build import VoiceBuilder
 from server.engines.model_cache import CacheEntry
+from server.engines.rendering import RenderedChunk, SegmentRequest
 from server.text.characters import is_hanzi
-from server.text.tokens import Boundary, Token
+from server.text.tokens import Boundary, Cut, CutCause, Token
 
 RATE = 24_000
 HEARD = 10 ** (-44 / 20)  # root mean square over 5 ms from which speech counts as begun
@@ -122,8 +127,10 @@ def _render(
     while not isinstance(event := engine.step([job])[0], SegmentEnd):
         assert isinstance(event, Chunk), event
         assert event.job is job
-        assert len(event.samples) > 0
-        chunks.append(event.samples)
+        if start == 0:
+            assert len(event.samples) > 0
+        if len(event.samples):
+            chunks.append(event.samples)
         words += event.words
     whole = np.concatenate(chunks) if chunks else np.zeros(0, np.float32)
     return whole, words, [len(c) for c in chunks]
@@ -207,13 +214,98 @@ def test_streamed_equals_whole_within_one_step(engine: EmbeddedEngine, text: str
         assert other_words == words
 
 
-@pytest.mark.parametrize("text", [CHINESE_SENTENCES[1], ENGLISH_SENTENCES[1], MIXED])
-def test_starting_in_the_middle_gives_the_rest(engine: EmbeddedEngine, text: str) -> None:
-    whole, words, _ = _render(engine, _segment(text))
+PARTS = "今天天气不错；我们走吧。The weather is lovely, let's take a walk. " + MIXED
+
+
+@pytest.mark.parametrize("plan", [STREAM, RenderPlan("block"), RenderPlan("stream", (25, 50, 175))], ids=str)
+@pytest.mark.parametrize(
+    "segment",
+    [
+        _segment(CHINESE_SENTENCES[1]),
+        _segment(ENGLISH_SENTENCES[1], speed=1.3),
+        _segment(ENGLISH_SENTENCES[1], voice=ENGLISH.id, pitch=1.2),
+        _segment(PARTS),
+        _segment(PARTS, voice=ENGLISH.id),
+        _segment(CHINESE_SENTENCES[1], speed=0.8, pitch=2.0),  # beyond what the model follows: read faster
+    ],
+    ids=["zh", "en", "en alone", "mixed", "mixed by en", "zh high"],
+)
+def test_starting_in_the_middle_gives_the_rest(engine: EmbeddedEngine, segment: Segment, plan: RenderPlan) -> None:
+    whole, words, lengths = _render(engine, segment, plan)
+    ends = np.cumsum(lengths)
     for start in (1, 2400, 20_001, len(whole) - 1, len(whole), len(whole) + 5):
-        rest, rest_words, _ = _render(engine, _segment(text), start=start)
+        rest, rest_words, rest_lengths = _render(engine, segment, plan, start=start)
         assert np.array_equal(rest, whole[start:])
         assert rest_words == [w for w in words if w.end_sample > start]
+        assert (start + np.cumsum(rest_lengths)).tolist() == [end for end in ends if end > start]
+
+
+@pytest.mark.parametrize("rate", [8_000, 16_000, 22_050, 24_000, 44_100, 48_000])
+def test_a_segment_that_goes_on_elsewhere_is_the_same_to_the_bit(engine: EmbeddedEngine, rate: int) -> None:
+    """As an engine pool asks for it: samples at the listener's rate."""
+    cut = Cut(0, len(PARTS), PARTS, Boundary.SENTENCE, CutCause.PUNCTUATION, "zh")
+    asked = SegmentRequest(0, cut, CHINESE.id, rate, volume=1.4, seed=3)
+
+    def rendered(start: int) -> tuple[bytes, list[WordTiming]]:
+        work = SegmentWork(asked, start, RATE)
+        pcm = b""
+        words: list[WordTiming] = []
+        while True:
+            for result in work.results(engine.step([work.begin(engine)])[0]):
+                if not isinstance(result, RenderedChunk):
+                    assert isinstance(result, End)
+                    return pcm, words
+                pcm += result.pcm
+                words += result.words
+
+    whole, words = rendered(0)
+    total = len(whole) // 2
+    for start in (1, 7, total // 3, total // 2 + 1, total - rate // 3, total - 1, total, total + rate):
+        pcm, given = rendered(start)
+        assert pcm == whole[2 * start :]
+        assert [w for w in given if w.end_sample > start] == [w for w in words if w.end_sample > start]
+
+
+def test_what_lies_before_the_start_is_not_computed(engine: EmbeddedEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    frames: list[int] = []
+    vocode = ChineseVoice.vocode
+
+    def counted(voice: ChineseVoice, mel: npt.NDArray[np.float32]) -> Samples:
+        frames.append(mel.shape[1])
+        return vocode(voice, mel)
+
+    monkeypatch.setattr(ChineseVoice, "vocode", counted)
+    segment = _segment(CHINESE_SENTENCES[2] + CHINESE_SENTENCES[3])
+    whole, _, _ = _render(engine, segment)
+    all_frames = sum(frames)
+    frames.clear()
+    _, _, lengths = _render(engine, segment, start=len(whole) - 2400)
+    assert len(lengths) == 1
+    assert sum(frames) < all_frames / 2
+
+
+def test_pieces_before_the_start_take_a_step_each(engine: EmbeddedEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    spoken: list[str] = []
+    speak = EmbeddedEngine._speak
+
+    def noted(engine: EmbeddedEngine, piece: Piece, *rest: Any) -> SpokenPiece | None:
+        spoken.append(piece.language)
+        return speak(engine, piece, *rest)
+
+    monkeypatch.setattr(EmbeddedEngine, "_speak", noted)
+    job = engine.prepare(_segment(PARTS), STREAM, start_sample=10**7)
+    most = 0
+    while True:
+        before = len(spoken)
+        event = engine.step([job])[0]
+        most = max(most, len(spoken) - before)
+        if isinstance(event, SegmentEnd):
+            break
+        assert isinstance(event, Chunk)
+        assert not len(event.samples)
+        assert not event.words
+    assert len(spoken) > 4
+    assert most == 1
 
 
 def test_other_jobs_and_threads_do_not_matter(engine: EmbeddedEngine) -> None:

@@ -74,10 +74,32 @@ async def test_capabilities_are_the_engines(pool: EnginePool) -> None:
     assert pool.capabilities.count_tokens("你好 world") == 3
 
 
-async def test_start_sample_gives_exactly_the_rest(pool: EnginePool) -> None:
-    whole = pcm(await collect(pool.synthesize(request())))
-    for start in (0, 1, 2_400, 10_001, len(whole) // 2 - 1, len(whole) // 2):
-        assert pcm(await collect(pool.synthesize(request(), start_sample=start))) == whole[2 * start :]
+@pytest.mark.parametrize("rate", [8_000, 16_000, 22_050, 24_000, 44_100, 48_000])
+@pytest.mark.parametrize("plan", [RenderPlan(), RenderPlan("block")])
+async def test_start_sample_gives_exactly_the_rest(pool: EnginePool, rate: int, plan: RenderPlan) -> None:
+    asked = request(sample_rate=rate, volume=1.7, speed=1.1, plan=plan)
+    chunks = await collect(pool.synthesize(asked))
+    whole, words = pcm(chunks), [word for chunk in chunks for word in chunk.words]
+    total = len(whole) // 2
+    assert len(words) == 10
+    for start in (0, 1, rate // 10, rate // 3 + 1, total - 1, total, total + 5 * rate):
+        chunks = await collect(pool.synthesize(asked, start_sample=start))
+        assert pcm(chunks) == whole[2 * start :]
+        given = [word for chunk in chunks for word in chunk.words]
+        assert given == words[len(words) - len(given) :]  # the same times
+        assert [word for word in given if word.end_sample > start] == [w for w in words if w.end_sample > start]
+        assert all(word.end_sample > start - rate / 100 for word in given)  # a filter's length before, at most
+
+
+async def test_a_late_start_costs_only_the_rest(make_pool: MakePool) -> None:
+    async with observed(make_pool) as (pool, noted):
+        whole = pcm(await collect(pool.synthesize(request(TEXT * 8, sample_rate=16_000))))
+        steps = await quiet(noted)
+        start = len(whole) // 2 - 2_000
+        assert pcm(await collect(pool.synthesize(request(TEXT * 8, sample_rate=16_000), start_sample=start)))
+        assert await quiet(noted) - steps == 1
+        assert steps > 20
+        assert noted.steps[-1].audio_s < 0.2
 
 
 @pytest.mark.parametrize(

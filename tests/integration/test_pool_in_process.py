@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from server.cluster import InProcessPool, Urgency, WorkerLost
-from server.engines import EngineError, Job, tone
+from server.engines import EngineError, Job, RenderPlan, Segment, tone
 from server.engines.base import SegmentFailed, StepEvent
 from tests.support.pools import TEXT, Noted, collect, in_process, pcm, request
 
@@ -189,7 +189,14 @@ class Hanging(Recording):
         super().__init__(**options)
         self.hanging = hanging
         self.calls = 0
+        self.starts: list[int] = []  # of the jobs
         self.gate.clear()
+
+    def prepare(
+        self, segment: Segment, plan: RenderPlan, context: object | None = None, seed: int = 0, start_sample: int = 0
+    ) -> tone.ToneJob:
+        self.starts.append(start_sample)
+        return super().prepare(segment, plan, context, seed, start_sample)
 
     def step(self, jobs: Sequence[Job]) -> Sequence[StepEvent]:
         self.calls += 1
@@ -200,10 +207,15 @@ class Hanging(Recording):
 
 async def test_a_step_that_hangs_is_given_up_and_the_segment_goes_on_where_it_was() -> None:
     async with in_process(tone.create({})) as pool:
-        undisturbed = pcm(await collect(pool.synthesize(request())))
+        undisturbed = await collect(pool.synthesize(request()))
     engine, noted = Hanging(3), Noted()
     async with in_process(engine, observer=noted, step_timeout_s=0.1) as pool:
-        assert pcm(await collect(pool.synthesize(request()))) == undisturbed
+        chunks = await collect(pool.synthesize(request()))
+        assert pcm(chunks) == pcm(undisturbed)
+        told = [[word for chunk in each for word in chunk.words] for each in (chunks, undisturbed)]
+        assert told[0] == told[1]  # none twice
+        assert engine.starts[0] == 0
+        assert engine.starts[1] > 5_000  # it does not begin anew
         assert noted.losses == ["hung"]
         engine.gate.set()
 

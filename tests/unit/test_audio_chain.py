@@ -68,6 +68,45 @@ def test_samples_do_not_depend_on_how_they_come(
     assert in_pieces(SegmentChain(*rates, volume), sound, [min(cut, samples) for cut in cuts]) == expected
 
 
+@given(
+    samples=st.integers(0, 3000),
+    start=st.integers(0, 6500),
+    from_the_end=st.booleans(),
+    cuts=st.lists(st.integers(0, 3000), max_size=6),
+    rates=st.sampled_from([(24_000, rate) for rate in RATES] + [(22_050, 24_000), (44_100, 8_000), (8_000, 44_100)]),
+    volume=st.sampled_from([0.0, 0.3, 1.0, 2.0]),
+)
+@settings(max_examples=300, deadline=None)
+def test_a_chain_that_begins_late_gives_exactly_the_rest(
+    samples: int, start: int, from_the_end: bool, cuts: list[int], rates: tuple[int, int], volume: float
+) -> None:
+    sound = noise(samples, seed=samples, scale=0.4)
+    expected = SegmentChain(*rates, volume).process(sound, last=True)
+    if from_the_end:
+        start = max(0, len(expected) // 2 - start % 300)
+    chain = SegmentChain(*rates, volume, start)
+    rest = sound[chain.first_input :]
+    assert in_pieces(chain, rest, [min(cut, len(rest)) for cut in cuts]) == expected[2 * start :]
+
+
+@pytest.mark.parametrize("rate", RATES)
+def test_the_first_and_the_last_samples_as_starts(rate: int) -> None:
+    sound = noise(2000)
+    expected = SegmentChain(24_000, rate).process(sound, last=True)
+    total = len(expected) // 2
+    for start in (*range(130), *range(total - 130, total + 130)):
+        chain = SegmentChain(24_000, rate, start=start)
+        assert chain.process(sound[chain.first_input :], last=True) == expected[2 * start :]
+
+
+@pytest.mark.parametrize("rate", RATES)
+def test_a_late_start_needs_little_of_what_came_before(rate: int) -> None:
+    start = 5 * rate + 7
+    first_input = SegmentChain(24_000, rate, start=start).first_input
+    before = start * 24_000 / rate - first_input
+    assert 0 <= before <= (0 if rate == 24_000 else 0.0075 * 24_000)
+
+
 @pytest.mark.parametrize("piece", [1, 37, 240])
 def test_steady_pieces_equal_the_whole(piece: int) -> None:
     sound = noise(5000)
@@ -173,6 +212,8 @@ def test_misuse_is_refused() -> None:
     for volume in (-0.1, 2.1, float("nan")):
         with pytest.raises(ValueError, match="volume"):
             SegmentChain(24_000, 24_000, volume)
+    with pytest.raises(ValueError, match="no sample -1"):
+        SegmentChain(24_000, 24_000, start=-1)
     chain = SegmentChain(24_000, 24_000)
     with pytest.raises(ValueError, match="float64"):
         chain.process(np.zeros(10))  # type: ignore[arg-type]  # the mistake tested

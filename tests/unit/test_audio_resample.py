@@ -72,6 +72,16 @@ def test_only_the_delay_is_held_back(in_rate: int, out_rate: int) -> None:
         assert produced * in_rate >= ready * out_rate
 
 
+@pytest.mark.parametrize(("in_rate", "out_rate"), PAIRS)
+def test_one_that_begins_late_needs_only_its_filters_reach(in_rate: int, out_rate: int) -> None:
+    sound = band_limited(in_rate, in_rate / 2, 4000)
+    whole = Resampler(in_rate, out_rate).process(sound, last=True)
+    for start in (0, 1, 2, 147, 1000, len(whole) - 1, len(whole), len(whole) + 3, len(whole) + 9000):
+        late = Resampler(in_rate, out_rate, start)
+        assert 0 <= start * in_rate / out_rate - late.first_input <= late.delay
+        assert np.array_equal(late.process(sound[late.first_input :], last=True), whole[start:])
+
+
 def test_a_constant_keeps_its_level() -> None:
     result = Resampler(24_000, 44_100).process(np.full(24_000, 0.25, np.float32))
     assert np.abs(result[1000:-1000] - 0.25).max() < 1e-6

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from server.engines import Boundary, Chunk, RenderPlan, Segment, SegmentEnd, Token
+from server.engines import Boundary, Chunk, RenderPlan, Segment, SegmentEnd, SegmentFailed, Token
 from server.engines.tone import count_tokens, create
 
 
@@ -61,3 +61,43 @@ def test_tone_is_deterministic_however_it_is_cut_into_chunks() -> None:
                 ended.add(number)
     assert audio[0] == audio[1]
     assert len(audio[0]) == 2 * 2_880 + 5_760
+
+
+@pytest.mark.parametrize("plan", [RenderPlan(), RenderPlan("block"), RenderPlan("stream", (40, 120, 60))])
+def test_a_late_start_gives_the_rest_in_the_same_chunks(plan: RenderPlan) -> None:
+    engine = create({})
+    tokens = tuple(Token(ch, i, i + 1, "zh") for i, ch in enumerate("你好世界你好"))
+    segment = Segment(0, tokens, Boundary.CLAUSE, "tone-low", speed=0.9)
+
+    def render(start: int) -> tuple[list[float], list[Any], list[int]]:
+        job = engine.prepare(segment, plan, None, 3, start)
+        samples: list[float] = []
+        words: list[Any] = []
+        ends: list[int] = []
+        while True:
+            for event in engine.step([job]):
+                if isinstance(event, SegmentEnd):
+                    return samples, words, ends
+                assert isinstance(event, Chunk)
+                samples += event.samples.tolist()
+                words += event.words
+                ends.append(start + len(samples))
+
+    whole, whole_words, whole_ends = render(0)
+    for start in (1, 2_399, 2_400, 3_200, 10_000, len(whole) - 1, len(whole), len(whole) + 9):
+        samples, words, ends = render(start)
+        assert samples == whole[start:]
+        assert words == [word for word in whole_words if word.end_sample > start and samples]
+        assert ends == [end for end in whole_ends if end > start]
+
+
+def test_chunks_have_their_numbers_wherever_it_starts() -> None:
+    """What a script does to a segment it does again at another worker, which goes on in the middle."""
+    engine = create({"script": [{"at": 2, "action": "fail"}]})
+    tokens = tuple(Token(ch, i, i + 1, "zh") for i, ch in enumerate("你好世界你好"))
+    segment = Segment(0, tokens, Boundary.CLAUSE, "tone-low")
+    for start, steps_before in ((0, 2), (2_400, 1), (7_199, 1), (7_200, 0), (9_000, 0)):
+        job = engine.prepare(segment, RenderPlan(), start_sample=start)
+        for _ in range(steps_before):
+            assert isinstance(engine.step([job])[0], Chunk)
+        assert isinstance(engine.step([job])[0], SegmentFailed)

@@ -45,6 +45,7 @@ PITCH_RANGE = (0.5, 2.0)
 
 _log = logging.getLogger(__name__)
 _SAMPLE_WORDS: dict[Language, str] = {"zh": "你 好 ， 世 界 。", "en": "Hello , world ."}
+_NOTHING: Samples = np.zeros(0, np.float32)
 _MODES: tuple[RenderMode, ...] = ("stream", "block")
 
 
@@ -147,7 +148,9 @@ class EmbeddedEngine:
     def _render(
         self, segment: Segment, plan: RenderPlan, seed: int, start_sample: int
     ) -> Iterator[tuple[Samples, tuple[WordTiming, ...]]]:
-        """Chunks of the segment from `start_sample` on. Chunks wholly before it are planned but never computed."""
+        """Chunks of the segment from `start_sample` on. Chunks wholly before it are planned but never computed; a
+        piece of which nothing is wanted gives an empty one, so that a step never runs the models of several.
+        """
         sizes = ChunkSizes(plan)
         position = 0
         for piece in cut_into_pieces(segment, _spoken_languages(segment.voice)):
@@ -162,6 +165,8 @@ class EmbeddedEngine:
                     yield chunk.render()[max(0, start_sample - position) :], words
                     words = ()
                 position = end
+            if position <= start_sample:
+                yield _NOTHING, ()
 
     def _speak(self, piece: Piece, segment: Segment, seed: int, sizes: ChunkSizes) -> SpokenPiece | None:
         speed = float(np.clip(segment.speed, *SPEED_RANGE))
