@@ -20,6 +20,7 @@ from server.gateway.admission import Admissions
 from server.gateway.auth import Principals
 from server.gateway.farewell import say_busy
 from server.gateway.http import build_app
+from server.gateway.http import warm_up as warm_up_http
 from server.gateway.listener import Listener, start_listener
 from server.gateway.origins import Origins
 from server.gateway.relay import Elsewhere
@@ -178,7 +179,7 @@ class Server:
 
     async def _load(self) -> None:
         settings = self.settings
-        pool, _ = await asyncio.gather(self._opener.start(), in_daemon_thread(_warm_up_opus))
+        pool, *_ = await asyncio.gather(self._opener.start(), in_daemon_thread(_warm_up_opus), warm_up_http())
         known = [voice.id for voice in pool.capabilities.voices]
         voice = settings.default_voice or known[0]
         if voice not in known:

@@ -1,6 +1,6 @@
 """The HTTP side: probes, metrics, the list of voices, and errors in one JSON shape. Other routes are passed in."""
 
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping, Sequence
 from http import HTTPStatus
 from typing import Any, Final, Protocol
 
@@ -9,7 +9,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute, Match, Route
 
 from protocol import STREAM_PATH, SUBPROTOCOL
@@ -71,6 +71,21 @@ class ApiError(HTTPException):
         super().__init__(status, message, headers)
         self.code = code
         self.field = field
+
+
+async def warm_up() -> None:
+    """Stream an answer to nobody: what Starlette streams with is loaded only then, which takes the event loop 20 ms."""
+
+    async def nothing() -> AsyncGenerator[bytes]:
+        yield b""
+
+    async def receive() -> MutableMapping[str, Any]:
+        return {"type": "http.disconnect"}
+
+    async def send(_: MutableMapping[str, Any]) -> None:
+        pass
+
+    await StreamingResponse(nothing())({"type": "http", "asgi": {"spec_version": "2.3"}}, receive, send)
 
 
 def json_response(content: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:
