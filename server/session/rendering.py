@@ -26,6 +26,7 @@ TEXT_BYTES: Final = 4  # of a character that is not spoken yet
 BITRATE_HEADROOM: Final = 2.0  # in block mode Opus gets smaller where the link carries less than this times its rate
 MAY_FALL_AHEAD_MS: Final = 500  # the same while PCM may have to become Opus
 CALM_AHEAD_MS: Final = 2_000  # audio ready besides what the listener has, in stream mode
+AWAY_AHEAD_MS: Final = 500  # the same while no client is there: enough until the engine goes on
 PCM_HEADROOM: Final = 1.3  # format auto falls to Opus where the link carries less than this times PCM
 
 
@@ -97,12 +98,12 @@ class RenderingSide:
         may have to become Opus: what is coded already cannot.
         """
         listens = self._delivery.flow.max_lead_samples is not None
-        calm = not self.attached or (self.mode == "stream" and listens)
+        calm = self.mode == "stream" and listens
         may_fall = (
             self.config is not None and self.config.auto and self._speaking and self._speaking[0].opus_from is None
         )
         most = MAY_FALL_AHEAD_MS if may_fall else CALM_AHEAD_MS if calm else self._policy.read_ahead_ms
-        return min(self._policy.read_ahead_ms, most)
+        return min(self._policy.read_ahead_ms, most if self.attached else AWAY_AHEAD_MS)
 
     @property
     def slack_s(self) -> float:
