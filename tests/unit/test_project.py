@@ -131,6 +131,25 @@ def test_make_explains_every_target() -> None:
     assert set(re.findall(r"^  make ([a-z-]+)", shown, re.MULTILINE)) == targets()
 
 
+def test_what_an_installed_package_reads_is_installed() -> None:
+    """Files beside the code, as package data names them."""
+    tool = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
+    given = {
+        path
+        for package, patterns in tool["package-data"].items()
+        for pattern in patterns
+        for path in (ROOT / package.replace(".", "/")).glob(pattern)
+    }
+    there = {
+        path
+        for folder in ("client", "protocol", "server")
+        for path in (ROOT / folder).rglob("*")
+        if path.is_file() and path.suffix not in (".py", ".pyc") and "__pycache__" not in path.parts
+    }
+    assert ROOT / "server/gateway/status.html" in there
+    assert there == given
+
+
 def test_entry_points_exist() -> None:
     named = [*PROJECT["scripts"].values(), *PROJECT["entry-points"]["cosystream.engines"].values()]
     for target in named:
