@@ -18,7 +18,7 @@ import structlog
 from server.background import in_daemon_thread
 from server.store.base import Activity, Claim, Observer
 from server.store.file_journal import CLOSED, FileJournal
-from server.store.journal_file import Directory, JournalFile, remove_old
+from server.store.journal_file import Directory, JournalFile, OwnedError, remove_old
 from server.store.journal_format import Contents, OtherVersionError, UnreadableError
 from server.store.writer import End, Entry, Group, Slot, Writer
 
@@ -29,6 +29,8 @@ MAX_WAITING_BYTES_OF_ONE: Final = 8 * 1024 * 1024
 STALL_S: Final = 5.0
 """A disk that answers nothing for this long is given up until it answers again."""
 CLAIM_TIMEOUT_S: Final = 5.0
+RELEASE_S: Final = 0.2
+"""The sockets of a process that is killed are gone some moments before its locks: a client may be here that soon."""
 _CLAIMS_AT_ONCE: Final = 2  # each may hold a file of the greatest size in memory
 CLOSE_TIMEOUT_S: Final = 2.0
 _WARN_EVERY_S: Final = 60.0
@@ -65,7 +67,18 @@ class FileStore:
         return self._add(Slot(session, self._directory.path_of(session)), self._no_more())
 
     async def claim(self, session: str) -> Claim | None:
-        """See `SessionStore.claim`. Takes `2 * CLAIM_TIMEOUT_S` at most, then it is None."""
+        """See `SessionStore.claim`. Takes twice `2 * CLAIM_TIMEOUT_S` at most, then it is None."""
+        try:
+            return await self._claim_once(session)
+        except OwnedError:
+            await asyncio.sleep(RELEASE_S)
+        try:
+            return await self._claim_once(session)
+        except OwnedError:
+            return None
+
+    async def _claim_once(self, session: str) -> Claim | None:
+        """Raises OwnedError."""
         if self._closing.is_set():
             return None
         try:

@@ -85,6 +85,10 @@ class Directory:
                     continue
 
 
+class OwnedError(Exception):
+    """A living process owns the journal, or one that is dying."""
+
+
 class JournalFile:
     """A file that this process has open and locked."""
 
@@ -113,15 +117,18 @@ class JournalFile:
 
     @classmethod
     def take_over(cls, directory: Directory, session: str, ttl_s: float) -> tuple["JournalFile", Contents] | None:
-        """Lock and read a session's file. None: not there, past its time, owned by a live process, or empty.
+        """Lock and read a session's file. None: not there, past its time, or empty.
 
-        Raises UnreadableError and OSError where a file is there but not one to go on with.
+        Raises OwnedError where another process has it, UnreadableError and OSError where a file is there but not one to
+        go on with.
         """
         path = directory.path_of(session)
         try:
             descriptor = _open_and_lock(path)
-        except (FileNotFoundError, BlockingIOError):
+        except FileNotFoundError:
             return None
+        except BlockingIOError:
+            raise OwnedError from None
         try:
             found = os.fstat(descriptor)
             if not _is_still(path, found):

@@ -1,6 +1,7 @@
 """Stores: what is appended is kept, in order, for exactly one claimer."""
 
 import asyncio
+import fcntl
 import os
 import stat
 import time
@@ -11,6 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from server.store import Activity, FileStore, SessionStore, StoreError, open_store
+from server.store.file import RELEASE_S
 from server.store.journal_file import MAX_FILE_BYTES
 from server.store.journal_format import HEADER
 from tests.support.loops import each_loop
@@ -153,6 +155,17 @@ async def test_a_live_session_is_not_claimed(tmp_path: Path) -> None:
         assert again.failed == "there is a journal of this session already"
     async with a_store(tmp_path) as store:
         claim = await store.claim("a")
+        assert claim is not None
+        assert claim.lines == [b"one"]
+
+
+async def test_the_locks_of_a_process_that_is_killed_may_go_after_its_sockets(tmp_path: Path) -> None:
+    await kept(tmp_path, "a", b"one")
+    async with a_store(tmp_path) as store:
+        with file_of(tmp_path, "a").open() as dying:
+            fcntl.flock(dying, fcntl.LOCK_EX)
+            asyncio.get_running_loop().call_later(RELEASE_S / 2, dying.close)
+            claim = await store.claim("a")
         assert claim is not None
         assert claim.lines == [b"one"]
 
