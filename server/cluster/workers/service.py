@@ -31,7 +31,6 @@ log = structlog.get_logger(__name__)
 
 LOAD_AT_MOST_EVERY_S: Final = 0.02  # to who is being served
 LOAD_TO_ALL_S: Final = 0.1  # to every gateway, while there is something new
-LATE_FADES_S: Final = 1.0  # an idle worker that was late says so again until it is not any more
 LEAVING_S: Final = 2.0  # for chunks that are being made when the worker is told to end
 
 
@@ -124,13 +123,12 @@ class WorkerService:
             next(iter(self._gateways)).tell_steps()
         self._reports.clear()
         now = Load(self.capacity(), self.streams)
-        if now == self._told:
-            return
-        self._told = now
-        for gateway in self._gateways:
-            gateway.tell_load()
+        if now != self._told:
+            self._told = now
+            for gateway in self._gateways:
+                gateway.tell_load()
         if now.capacity.late_s:
-            self._timer = self.loop.call_later(LATE_FADES_S, self._tell_all)
+            self.load_changed()  # being late fades by itself, also where nothing is asked any more
 
     # Its end
 
