@@ -2,7 +2,8 @@
 
 onnxruntime and numpy release the GIL while they work, so the event loop stays free. Everything that is asked of the
 engine is asked on these threads, never on the event loop. A step that takes longer than `step_timeout_s` hangs: nothing
-can stop its thread, so that is given up, another one takes its place, and whoever waited for it hears `hung`.
+can stop its thread, so that is given up, another one takes its place, and whoever waited for it hears `hung`. It may
+have been slow only, as after a pause of the whole machine: once it is done its thread ends, and counts no longer.
 """
 
 import asyncio
@@ -15,7 +16,7 @@ from typing import Final
 
 import structlog
 
-from server.cluster.base import StepReport
+from server.cluster.base import StepReport, WorkerLost
 from server.cluster.segment import Result, SegmentWork, as_engine_error
 from server.engines.base import Engine, EngineError, Job
 from server.scheduler.scheduler import Outcome, Plan, Scheduler
@@ -88,12 +89,17 @@ class EngineThreads:
         self._given_up = 0
         self._watch: asyncio.TimerHandle | None = None
         self._lanes = [_Lane(number) for number in range(lanes)]
-        self._threads = [self._start(lane) for lane in self._lanes]
+        self._threads: dict[int, threading.Thread] = {}  # by lane, without those given up
+        self._start_missing()
 
-    def _start(self, lane: _Lane) -> threading.Thread:
-        thread = threading.Thread(target=self._work, args=(lane,), name=f"engine-{lane.number}", daemon=True)
-        thread.start()
-        return thread
+    def _start_missing(self) -> None:
+        """A thread for each lane that has none."""
+        for lane in self._lanes:
+            if lane.number not in self._threads:
+                name = f"engine-{lane.number}"
+                thread = threading.Thread(target=self._work, args=(lane,), name=name, daemon=True)
+                self._threads[lane.number] = thread
+                thread.start()
 
     # ---- on the event loop ----
 
@@ -113,10 +119,12 @@ class EngineThreads:
         return self._given_up > MAX_GIVEN_UP
 
     def submit(self, ticket: StreamTicket) -> None:
-        """A stream asks for its next chunk. Raises EngineError when it is too late for that."""
+        """A stream asks for its next chunk. Raises EngineError when it is too late for that, WorkerLost when broken."""
         with self._changed:
             if self._closing:
                 raise EngineError("the server is stopping", transient=True)
+            if self.broken:
+                raise WorkerLost("the engine hangs")
             self._scheduler.submit(ticket, time.monotonic())
             self._changed.notify()
         if self._watch is None:
@@ -141,9 +149,9 @@ class EngineThreads:
             self._closing = True
             self._changed.notify_all()
         limit = time.monotonic() + CLOSE_TIMEOUT_S
-        for thread in self._threads:
+        for thread in self._threads.values():
             await asyncio.to_thread(thread.join, max(0.0, limit - time.monotonic()))
-        if not self._given_up and not any(thread.is_alive() for thread in self._threads):
+        if not self._given_up and not any(thread.is_alive() for thread in self._threads.values()):
             self._engine.close()
 
     def _look_for_hung(self) -> None:
@@ -156,8 +164,11 @@ class EngineThreads:
                 if lane.plan is not None and now - lane.since >= self._step_timeout_s:
                     hung += self._give_up(lane)
                     self._lanes[place] = _Lane(lane.number)
-                    if not self.broken:
-                        self._threads[place] = self._start(self._lanes[place])
+                    del self._threads[lane.number]
+            if self.broken:  # nobody may be left who would serve them
+                hung += [ticket for ticket in self._scheduler.tickets() if isinstance(ticket, StreamTicket)]
+            else:
+                self._start_missing()
             since = [lane.since for lane in self._lanes if lane.plan is not None]
             if since or self._scheduler.waiting:
                 due = min(since, default=now) + self._step_timeout_s
@@ -176,6 +187,13 @@ class EngineThreads:
         if self._on_hang:
             self._on_hang()
         return batch
+
+    def _came_back(self) -> None:
+        """A step that was taken for one that hangs has ended."""
+        with self._changed:
+            self._given_up -= 1
+            if not self.broken and not self._closing:
+                self._start_missing()
 
     def _deliver(self, done: "list[tuple[StreamTicket, SegmentWork, list[Result]]]", report: StepReport) -> None:
         for ticket, work, results in done:
@@ -201,6 +219,8 @@ class EngineThreads:
                     for _, work in batch:
                         self._drop(work)
                     self._changed.notify()
+                    if not self._closing:
+                        self._loop.call_soon_threadsafe(self._came_back)
                     return
                 lane.plan = None
                 outcome = Outcome(seconds, audio_s, raised=raised)

@@ -106,7 +106,6 @@ class _Stream(StreamTicket):
         if self._ended:
             return
         self._hangs += 1
-        self._pool._lost()
         if self._hangs < MAX_HANGS and not self._pool.broken:
             self.work = SegmentWork(self._request, self._given, self._pool.capabilities.sample_rate)
         else:
@@ -129,8 +128,9 @@ class InProcessPool:
         """`on_hang` is called, on the event loop, when a step has taken `step_timeout_s`."""
         self._engine = engine
         self._observer = observer
+        self._on_hang = on_hang
         self._threads = EngineThreads(
-            engine, threads=threads, step_timeout_s=step_timeout_s, on_step=self._stepped, on_hang=on_hang
+            engine, threads=threads, step_timeout_s=step_timeout_s, on_step=self._stepped, on_hang=self._hung
         )
         self._active: set[_Stream] = set()  # begun and not over; one for each session that speaks
         self._draining = False
@@ -189,7 +189,11 @@ class InProcessPool:
         await self._idle.wait()
 
     async def close(self) -> None:
-        """Stop the threads after the step they are in, then free the engine. Waits 5 s at most for a step."""
+        """Cancel everything, stop the threads after the step they are in, then free the engine. Waits 5 s at most for a
+        step.
+        """
+        for stream in list(self._active):
+            stream.cancel()
         await self._threads.close()
 
     def _submit(self, stream: _Stream) -> None:
@@ -219,6 +223,8 @@ class InProcessPool:
         if self._observer is not None:
             self._observer.stepped(report)
 
-    def _lost(self) -> None:
+    def _hung(self) -> None:
+        if self._on_hang is not None:
+            self._on_hang()
         if self._observer is not None:
             self._observer.worker_lost("hung")

@@ -125,6 +125,10 @@ class Scheduler:
         if ticket.urgency.first:
             self.waiting_first += by
 
+    def tickets(self) -> list[Ticket]:
+        """Those that wait, in no order."""
+        return [ticket for queue in self._queues.values() for ticket in queue.tickets()]
+
     # ---- deciding ----
 
     def schedule(self, now: float) -> Plan:
@@ -251,8 +255,7 @@ class Scheduler:
 
     def finished(self, ticket: Ticket) -> None:
         """A stream has ended: it will not ask again."""
-        self._returning.discard(ticket)
-        ticket.place = Place.GONE
+        self.withdraw(ticket)
 
     def _note_lateness(self, ticket: Ticket, now: float) -> None:
         """Only what waiting made late counts: who asks at the last moment cannot be served in time."""

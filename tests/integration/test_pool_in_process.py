@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from server.cluster import InProcessPool, Urgency, WorkerLost
+from server.cluster import Busy, InProcessPool, Urgency, WorkerLost
 from server.engines import EngineError, Job, RenderPlan, Segment, tone
 from server.engines.base import SegmentFailed, StepEvent
 from tests.support.pools import TEXT, Noted, collect, in_process, pcm, request
@@ -191,6 +191,8 @@ class Hanging(Recording):
         self.calls = 0
         self.starts: list[int] = []  # of the jobs
         self.gate.clear()
+        self.hold = threading.Event()  # for steps that only wait
+        self.hold.set()
 
     def prepare(
         self, segment: Segment, plan: RenderPlan, context: object | None = None, seed: int = 0, start_sample: int = 0
@@ -200,6 +202,8 @@ class Hanging(Recording):
 
     def step(self, jobs: Sequence[Job]) -> Sequence[StepEvent]:
         self.calls += 1
+        self.served += [job.segment.id for job in jobs]
+        self.hold.wait(10)
         if self.calls in self.hanging:
             self.gate.wait(20)
         return tone.ToneEngine.step(self, jobs)
@@ -241,3 +245,39 @@ async def test_close_does_not_wait_for_ever_for_a_hanging_step(monkeypatch: pyte
     engine.gate.set()
     reading.cancel()
     await asyncio.gather(reading, return_exceptions=True)
+
+
+async def test_an_engine_that_only_hangs_is_broken_for_everybody_until_it_comes_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("server.cluster.engine_threads.MAX_GIVEN_UP", 0)
+    engine = Hanging(1)
+    async with in_process(engine, step_timeout_s=0.1) as pool, asyncio.timeout(10):
+        reading = [collect(pool.synthesize(request(id=number))) for number in range(3)]
+        lost = await asyncio.gather(*reading, return_exceptions=True)
+        assert [type(each) for each in lost] == [WorkerLost] * 3  # those that waited, too
+        capacity = pool.capacity()
+        assert (capacity.workers, capacity.waiting) == (0, 0)
+        with pytest.raises(Busy):
+            await collect(pool.synthesize(request()))
+        engine.gate.set()
+        while not pool.capacity().workers:
+            await asyncio.sleep(0.005)
+        assert await collect(pool.synthesize(request()))
+
+
+async def test_a_step_that_hangs_with_two_segments_is_one_loss() -> None:
+    engine, noted = Hanging(2), Noted()
+    async with in_process(engine, observer=noted, step_timeout_s=0.2) as pool:
+        engine.hold.clear()
+        first = asyncio.ensure_future(anext(blocker := pool.synthesize(request(id=1))))
+        while not engine.calls:
+            await asyncio.sleep(0.002)
+        both = [asyncio.ensure_future(collect(pool.synthesize(request(id=number)))) for number in (2, 3)]
+        await asyncio.sleep(0.02)  # they wait: the next step serves both
+        engine.hold.set()
+        await asyncio.gather(first, *both)
+        assert engine.served[1:3] == [2, 3]
+        assert noted.losses == ["hung"]
+        blocker.cancel()
+        engine.gate.set()
