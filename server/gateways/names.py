@@ -7,6 +7,7 @@ import re
 from typing import Final
 
 NONCE_BYTES: Final = 4
+MAX_NAME: Final = len("g9999-") + 2 * NONCE_BYTES  # characters
 _NAME: Final = re.compile(r"g([0-9]{1,4})-[0-9a-f]{8}")
 _SEPARATOR: Final = "."  # none of the characters that follow it in an id
 

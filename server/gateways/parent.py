@@ -6,16 +6,15 @@ It loads no engine and serves nothing itself.
 import asyncio
 import os
 import shutil
-import tempfile
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from importlib import import_module
-from pathlib import Path
-from typing import Final
 
 import structlog
 
+from server.child_processes import private_folder
 from server.gateway.binding import open_sockets
+from server.gateways.names import MAX_NAME
 from server.gateways.shares import share_of
 from server.gateways.supervisor import GatewayFailed, Supervisor
 from server.notify import ServiceManager
@@ -23,8 +22,6 @@ from server.observe.logs import configure_logs
 from server.open_files import raise_file_limit
 from server.settings import Settings
 from server.signals import end_at_once, on_stop_signals
-
-MAX_PATH_BYTES: Final = 100  # of a unix socket's path; the kernel takes 107, on macOS 103
 
 log = structlog.stdlib.get_logger("cosystream.gateways")
 
@@ -55,7 +52,7 @@ async def _serve(settings: Settings, manager: ServiceManager) -> None:
 
     on_stop_signals(stop, at_once)
     sockets = await open_sockets(settings.hosts, settings.port)
-    folder = private_folder()
+    folder = private_folder(MAX_NAME)
     try:
         with manager.watched():
             async with _workers(settings, stop) as workers:
@@ -94,12 +91,3 @@ async def _workers(settings: Settings, stop: asyncio.Event) -> AsyncIterator[Seq
         stopping.cancel()
         await asyncio.gather(starting, stopping, return_exceptions=True)
         await workers.stop()
-
-
-def private_folder() -> Path:
-    """A new folder that only this user may enter, short enough for the paths of sockets in it. Raises OSError."""
-    folder = Path(tempfile.mkdtemp(prefix="cosystream-"))
-    if len(os.fsencode(folder)) + 20 > MAX_PATH_BYTES:  # a gateway's name
-        folder.rmdir()
-        folder = Path(tempfile.mkdtemp(prefix="cosystream-", dir="/tmp"))  # mkdtemp makes it safe
-    return folder

@@ -9,13 +9,13 @@ import os
 import secrets
 import signal
 import socket
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 import structlog
 
+from server.child_processes import command, environment, how_it_ended
 from server.gateway.binding import Address
 from server.gateways.control import CannotStart, Launch, Ready, members_line, pack_launch, parse_report
 from server.gateways.loads import Loads
@@ -113,7 +113,10 @@ class Supervisor:
         pause = FIRST_PAUSE_S
         while True:
             began = loop.time()
-            how = await self._live(index, gateway_name(index, secrets.token_hex(NONCE_BYTES)))
+            try:
+                how = await self._live(index, gateway_name(index, secrets.token_hex(NONCE_BYTES)))
+            except OSError as error:  # no memory, no process, no descriptor: there may be one soon
+                how = f"gateway {index} cannot be started: {error.strerror or error}"
             if self.stop.is_set():
                 return
             if index not in self._ready:
@@ -149,7 +152,7 @@ class Supervisor:
                 status = await process.wait()
             finally:
                 writer.transport.abort()
-            return reason or f"gateway {index} {_how_it_ended(status)}"
+            return reason or f"gateway {index} {how_it_ended(status)}"
         finally:
             if theirs is not None:
                 theirs.close()
@@ -162,13 +165,12 @@ class Supervisor:
 
     async def _start(self, control: socket.socket) -> asyncio.subprocess.Process:
         inherited = [sock.fileno() for sock in (*self._sockets, control)]
-        # It finds its modules where this process found them, and nowhere else.
-        path = os.pathsep.join(place or os.curdir for place in sys.path)
         return await asyncio.create_subprocess_exec(
-            *(sys.executable, "-P", "-m", "server.gateways.process", str(control.fileno())),
+            *command("server.gateways.process"),
+            str(control.fileno()),
             stdin=asyncio.subprocess.DEVNULL,
             pass_fds=(*inherited, self._loads_file),
-            env={**os.environ, "PYTHONPATH": path},
+            env=environment(),
         )
 
     def _launch(self, name: str) -> Launch:
@@ -233,12 +235,3 @@ class Supervisor:
             self._processes[name].send_signal(number)
         except (KeyError, ProcessLookupError):
             pass  # it has just ended
-
-
-def _how_it_ended(status: int) -> str:
-    if status >= 0:
-        return f"ended with status {status}"
-    try:
-        return f"was ended by {signal.Signals(-status).name}"
-    except ValueError:
-        return f"was ended by signal {-status}"

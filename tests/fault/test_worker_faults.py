@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -284,10 +285,16 @@ async def test_a_segment_that_kills_workers_is_lost_and_no_other(mortal: dict[st
 
 
 async def test_an_engine_that_dies_as_it_starts_is_an_error_and_no_loop(mortal: dict[str, str]) -> None:
-    with pytest.raises(EngineError, match="ended while it started with status 3"):
+    with pytest.raises(EngineError, match="ended with status 3 while it started"):
         async with processes(1, {**mortal, "good_starts": "0"}, engine="mortal"):
             pass
     assert starts(mortal) == 1
+
+
+async def test_an_option_that_cannot_be_told_to_a_worker_is_an_error_at_once() -> None:
+    with pytest.raises(ValueError, match="an engine option cannot be given to a worker process"):
+        async with asyncio.timeout(5), processes(1, {"script": date(2026, 1, 1)}):
+            pass
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ import orjson
 import structlog
 import uvloop
 
+from server.background import end_process
 from server.cluster.in_process import InProcessPool
 from server.cluster.workers.capabilities import describe
 from server.cluster.workers.config import Assignment
@@ -47,9 +48,9 @@ def main() -> int:
     except START_ERRORS as error:
         log.debug("where that came from", exc_info=error)
         _say(report, {"error": " ".join(str(error).split()) or type(error).__name__})
-        return _end(os.EX_CONFIG)
+        return end_process(os.EX_CONFIG)
     uvloop.run(_serve(assignment, engine, described, report))
-    return _end(os.EX_OK)
+    return end_process(os.EX_OK)
 
 
 async def _serve(assignment: Assignment, engine: Engine, described: dict[str, object], report: int) -> None:
@@ -73,7 +74,8 @@ async def _serve(assignment: Assignment, engine: Engine, described: dict[str, ob
     service.leave()
     await service.drained()
     await pool.close()
-    _end(os.EX_OK)  # here, because closing the server would remove the socket's path, where the next worker listens
+    # Here, because closing the server would remove the socket's path, where the next worker listens.
+    end_process(os.EX_OK)
 
 
 def _take_standard_output() -> int:
@@ -102,13 +104,6 @@ def die_with_parent() -> None:
     """Have the kernel end this process with its parent, also while it is frozen or stuck in native code (Linux)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-def _end(status: int) -> int:
-    """End at once: engine threads may be inside native code, which crashes where the interpreter ends around it."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(status)
 
 
 if __name__ == "__main__":

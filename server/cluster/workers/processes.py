@@ -10,17 +10,15 @@ import os
 import shutil
 import signal
 import socket
-import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import orjson
 import structlog
 
+from server.child_processes import command, environment, how_it_ended, private_folder
 from server.cluster.workers.config import WorkerConfig
 from server.cluster.workers.restarts import Backoff
 from server.engines.base import EngineError
@@ -28,7 +26,6 @@ from server.engines.base import EngineError
 log = structlog.get_logger(__name__)
 
 MODULE: Final = "server.cluster.workers"
-LONGEST_PATH: Final = 100  # bytes of a unix socket's address: 104 on macOS, 108 on Linux
 STOP_S: Final = 3.0  # from SIGTERM to SIGKILL
 BACKLOG: Final = 128  # gateways that wait for a worker
 
@@ -56,17 +53,16 @@ class WorkerProcesses:
         *,
         devices: Sequence[str] = (),
         backoff: Callable[[], Backoff] = Backoff,
-        on_end: Callable[[int], None] | None = None,
     ) -> None:
-        """`devices`: for CUDA_VISIBLE_DEVICES, given to the workers in turn. `on_end` hears the number of each worker
-        that ended by itself. Raises OSError where no socket can be made.
+        """`devices`: for CUDA_VISIBLE_DEVICES, given to the workers in turn.
+
+        Raises OSError where no socket can be made.
         """
         self._config = config
-        self._on_end = on_end
         self._stopping = asyncio.Event()
         self._first_ready = asyncio.get_running_loop().create_future()
         self._tasks: list[asyncio.Task[None]] = []
-        self._folder = _private_folder()
+        self._folder = private_folder(len(str(count)))
         self._workers: list[_Worker] = []
         try:
             for number in range(count):
@@ -95,8 +91,10 @@ class WorkerProcesses:
         """Start all of them; returns when the first one is ready.
 
         Raises EngineError where one cannot start before any other has: the engine, or a setting of it, is wrong. Later
-        such a worker is only started again, after a while.
+        such a worker is only started again, after a while. Raises ValueError for an engine option that cannot be told
+        to another process.
         """
+        self._config.line(number=0, listener=0)  # a fault of it is nothing to start again and again for
         self._tasks = [asyncio.create_task(self._run(worker)) for worker in self._workers]
         await asyncio.shield(self._first_ready)
 
@@ -127,8 +125,6 @@ class WorkerProcesses:
             if not self._first_ready.done():
                 self._first_ready.set_exception(EngineError(fault))
                 return
-            if self._on_end is not None:
-                self._on_end(worker.number)
             delay_s = worker.backoff.next_delay_s(time.monotonic() - (worker.ready_at or time.monotonic()))
             log.warning("a worker ended", worker=worker.number, reason=fault, restart_in_s=delay_s)
             try:
@@ -162,29 +158,14 @@ class WorkerProcesses:
         return str(report.get("error") or _ending(status, ready=worker.ready_at is not None))
 
     async def _spawn(self, worker: _Worker) -> asyncio.subprocess.Process:
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.curdir for path in sys.path)}
-        if worker.device is not None:
-            environment["CUDA_VISIBLE_DEVICES"] = worker.device
+        device = {} if worker.device is None else {"CUDA_VISIBLE_DEVICES": worker.device}
         return await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-P",  # what lies in the working directory is no module of ours
-            "-m",
-            MODULE,
+            *command(MODULE),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             pass_fds=(worker.listener.fileno(),),
-            env=environment,
+            env=environment() | device,
         )
-
-
-def _private_folder() -> Path:
-    """A new folder for sockets, whose addresses must be short."""
-    for parent in (None, "/tmp"):  # noqa: S108  # a new folder there, with a name nobody can guess and mode 0700
-        folder = Path(tempfile.mkdtemp(prefix="cosystream-", dir=parent))
-        if len(os.fsencode(folder / "000")) <= LONGEST_PATH:
-            return folder
-        folder.rmdir()
-    raise OSError("no folder for temporary files has a path short enough for unix sockets")
 
 
 def _listen(path: str) -> socket.socket:
@@ -219,8 +200,6 @@ def _parse(line: bytes) -> dict[str, Any]:
 
 def _ending(status: int, *, ready: bool) -> str:
     when = "" if ready else " while it started"
-    if status < 0:
-        return f"a worker process was ended{when} by {signal.Signals(-status).name}"
     if status == os.EX_SOFTWARE:
         return "a step of its engine hung"
-    return f"a worker process ended{when} with status {status}"
+    return f"a worker process {how_it_ended(status)}{when}"

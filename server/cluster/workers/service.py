@@ -139,7 +139,9 @@ class WorkerService:
             gateway.send(Leaving("stopping"))
 
     async def drained(self) -> None:
-        """Returns when every chunk that was asked for is there, after 2 s at most. What is left goes on elsewhere."""
+        """Returns when every chunk that was asked for is there, after 2 s at most. What is left goes on elsewhere, so
+        nothing more is said of it: to a stream that is only cancelled its end would look like the segment's.
+        """
         try:
             async with asyncio.timeout(LEAVING_S):
                 for gateway in list(self._gateways):
@@ -147,6 +149,9 @@ class WorkerService:
                         await stream.answered()
         except TimeoutError:
             pass
+        for gateway in self._gateways:
+            for stream in list(gateway.streams.values()):
+                stream.cancel()
 
 
 class _Gateway(asyncio.Protocol):
