@@ -12,6 +12,7 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Final
 from zlib import crc32
 
@@ -158,13 +159,20 @@ class ToneEngine:
         """Nothing is held."""
 
 
+@lru_cache(maxsize=128)
+def _tone(samples: int, base_hz: float, semitone: int) -> Samples:
+    """One word. There are few, and their sines would be most of what this engine costs."""
+    t = np.arange(samples, dtype=np.float64) / SAMPLE_RATE
+    envelope = np.minimum(1.0, np.minimum(np.arange(samples), np.arange(samples)[::-1]) / FADE_SAMPLES)
+    tone: Samples = (0.3 * envelope * np.sin(2 * np.pi * base_hz * 2 ** (semitone / 12) * t)).astype(np.float32)
+    return tone
+
+
 def render(segment: Segment, seed: int = 0) -> tuple[Samples, tuple[WordTiming, ...]]:
     """The segment's samples at 24 kHz and its words. A word sounds alike wherever it stands."""
     per_word = round(WORD_MS * SAMPLE_RATE / 1000 / segment.speed)
     pause = round(PAUSE_MS[segment.boundary] * SAMPLE_RATE / 1000 / segment.speed)
     base = (220.0 if segment.voice.endswith("low") else 440.0) * segment.pitch
-    t = np.arange(per_word, dtype=np.float64) / SAMPLE_RATE
-    envelope = np.minimum(1.0, np.minimum(np.arange(per_word), np.arange(per_word)[::-1]) / FADE_SAMPLES)
     parts: list[Samples] = []
     words: list[WordTiming] = []
     at = 0
@@ -173,8 +181,7 @@ def render(segment: Segment, seed: int = 0) -> tuple[Samples, tuple[WordTiming, 
         if token.kind != "word":
             continue
         semitone = (crc32(token.text.encode("utf-8", "replace")) + seed) % 24
-        tone = 0.3 * envelope * np.sin(2 * np.pi * base * 2 ** (semitone / 12) * t)
-        parts.append(tone.astype(np.float32))
+        parts.append(_tone(per_word, base, semitone))
         if last is not None and (last.start, last.end) == (token.start, token.end):
             words[-1] = WordTiming(
                 words[-1].text + token.text, token.start, token.end, words[-1].first_sample, at + per_word
