@@ -4,10 +4,12 @@ import asyncio
 import signal
 import socket
 import time
+import urllib.request
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import orjson
 import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
@@ -21,13 +23,23 @@ from tests.support.server import bare_client
 
 DRAIN_S = 1.5
 SHORT = "好的。"
-LONG = "山高水远，天蓝云白，风轻日暖。 " * 12
+LONG = "山高水远，天蓝云白，风轻日暖。 " * 6
 
 
 @contextmanager
 def two_servers(folder: Path, *args: str) -> Iterator[tuple[ServerProcess, ServerProcess]]:
     """With one store."""
-    options = ("--engine", "tone", "--store", f"file:{folder / 'store'}", "--resume-ttl-s", "20", *args)
+    options = (
+        "--engine",
+        "tone",
+        "--engine-option",
+        "step_delay_ms=20",
+        "--store",
+        f"file:{folder / 'store'}",
+        "--resume-ttl-s",
+        "20",
+        *args,
+    )
     with server_process(folder / "1", *options) as first, server_process(folder / "2", *options) as second:
         yield first, second
 
@@ -51,6 +63,8 @@ async def test_who_can_finish_does_and_the_others_go_on_elsewhere(tmp_path: Path
             await away.until(s.SegmentBegin)
             away.abort()
             await fast.say(1, SHORT)
+            request = asyncio.create_task(asyncio.to_thread(speak_over_http, first))
+            await asyncio.sleep(0.2)
 
             began = time.monotonic()
             first.process.terminate()
@@ -63,6 +77,7 @@ async def test_who_can_finish_does_and_the_others_go_on_elsewhere(tmp_path: Path
             await away.until(s.Done)
             await fast.until(s.Done)
             assert await closed(fast.receive) == 1012
+            assert await request == await asyncio.to_thread(speak_over_http, second)
             assert time.monotonic() - began < DRAIN_S
             assert await closed(cut.receive) == 1012
             assert DRAIN_S - 0.2 < time.monotonic() - began < DRAIN_S + 1
@@ -74,6 +89,13 @@ async def test_who_can_finish_does_and_the_others_go_on_elsewhere(tmp_path: Path
         assert await over - began < DRAIN_S + 5
         assert first.process.returncode == 0
         assert not [line for line in first.log() if line.get("level") == "error"]
+
+
+def speak_over_http(server: ServerProcess) -> bytes:
+    """Three seconds of audio."""
+    body = orjson.dumps({"text": SHORT * 6, "format": "pcm"})
+    with urllib.request.urlopen(urllib.request.Request(f"{server.http}/v1/speak", body), timeout=10) as answer:
+        return bytes(answer.read())
 
 
 async def ends(server: ServerProcess) -> float:
