@@ -336,6 +336,8 @@ class _Loader:
         if not self.problems:
             if self.values.get("journal_fsync") and self.values.get("store", "memory") == "memory":
                 self.warnings.append("journal_fsync does nothing without a store (--store file:DIRECTORY)")
+            if self.values.get("worker_devices") and not self.values.get("workers"):
+                self.warnings.append("worker_devices does nothing without worker processes (--workers N)")
             settings = Settings(**self.values, warnings=tuple(self.warnings))
             self.problems += _contradictions(settings)
             if not self.problems:

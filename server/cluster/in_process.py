@@ -172,7 +172,7 @@ class InProcessPool:
                     cut = Cut(0, len(text), text, Boundary.SENTENCE, CutCause.END, voice.languages[0])
                     request = SegmentRequest(0, cut, voice.id, self.capabilities.sample_rate)
                     await asyncio.gather(*(self._speak(request) for _ in range(self._threads.lanes)))
-        except (TimeoutError, EngineError):
+        except (TimeoutError, EngineError, WorkerLost):
             pass  # a slow engine is known well enough by then; a broken one shows when it is asked to speak
 
     async def _speak(self, request: SegmentRequest) -> None:

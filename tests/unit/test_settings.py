@@ -208,3 +208,8 @@ def test_every_field_is_a_setting_and_every_setting_is_documented() -> None:
 def test_syncing_nothing_is_odd() -> None:
     assert any("journal_fsync" in each for each in load(["--journal-fsync"], {}).warnings)
     assert not load(["--journal-fsync", "--store", "file:x"], {}).warnings
+
+
+def test_devices_without_workers_are_a_warning() -> None:
+    assert any("worker_devices" in each for each in load(["--worker-devices", "0"], {}).warnings)
+    assert not load(["--worker-devices", "0", "--workers", "1"], {}).warnings
