@@ -127,7 +127,8 @@ def _decode(kind: int, stream: int, body: memoryview) -> Message:
     try:
         return decode(stream, body)
     except (struct.error, ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
-        raise WireError(f"kind {kind}: {type(error).__name__}: {error}") from error
+        # Without its message, which may quote a text: this one is logged.
+        raise WireError(f"kind {kind}: {type(error).__name__}") from error
 
 
 # Bodies
@@ -283,13 +284,13 @@ def _table(value: Any) -> Mapping[str, Any]:
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise ValueError(f"{value!r} is not a text")
+        raise ValueError(f"{type(value).__name__} in place of a text")
     return value
 
 
 def _whole(value: Any) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise ValueError(f"{value!r} is not a whole number")
+        raise ValueError(f"{type(value).__name__} in place of a whole number")
     return value
 
 
