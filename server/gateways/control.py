@@ -1,7 +1,8 @@
 """What a gateway and its parent tell each other over a socket pair, whose end is the end of either.
 
 The parent begins with a `Launch` (pickled, its length before it: it holds settings of many types, and both ends are the
-same program). Then both send lines of JSON: the parent who lives, the gateway that it is ready or why it cannot be.
+same program). Then both send lines of JSON: the parent who lives, the gateway that it is ready, that it still turns, or
+why it cannot start.
 """
 
 import pickle
@@ -15,6 +16,7 @@ import orjson
 
 from server.settings import Settings
 
+ALIVE_S: Final = 2.0
 _LENGTH: Final = struct.Struct("!I")
 
 
@@ -37,6 +39,11 @@ class Ready:
 
     engine: str
     voices: int
+
+
+@dataclass(frozen=True, slots=True)
+class Alive:
+    """Its event loop turns. Said every `ALIVE_S` seconds once it is ready."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,16 +77,16 @@ def parse_members(line: bytes) -> list[str]:
     return names
 
 
-def report_line(report: Ready | CannotStart) -> bytes:
-    """A gateway says how its start went."""
+def report_line(report: Ready | Alive | CannotStart) -> bytes:
+    """A gateway says how it is."""
     return orjson.dumps({type(report).__name__: report}) + b"\n"
 
 
-def parse_report(line: bytes) -> Ready | CannotStart:
+def parse_report(line: bytes) -> Ready | Alive | CannotStart:
     """What `report_line` made."""
     ((kind, fields),) = orjson.loads(line).items()
-    kinds: dict[str, Any] = {each.__name__: each for each in (Ready, CannotStart)}
-    report: Ready | CannotStart = kinds[kind](**fields)
+    kinds: dict[str, Any] = {each.__name__: each for each in (Ready, Alive, CannotStart)}
+    report: Ready | Alive | CannotStart = kinds[kind](**fields)
     return report
 
 

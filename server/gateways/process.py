@@ -12,7 +12,16 @@ import uvloop
 
 from server.app import START_ERRORS, Server, serve
 from server.background import end_process
-from server.gateways.control import CannotStart, Launch, Ready, parse_members, receive_launch, report_line
+from server.gateways.control import (
+    ALIVE_S,
+    Alive,
+    CannotStart,
+    Launch,
+    Ready,
+    parse_members,
+    receive_launch,
+    report_line,
+)
 from server.gateways.place import Place
 from server.observe.logs import configure_logs
 
@@ -38,6 +47,7 @@ def main() -> int:
 
 
 async def _run(launch: Launch, control: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
     place = Place(launch)
     stop = asyncio.Event()
     reader, writer = await asyncio.open_unix_connection(sock=control.dup())
@@ -47,6 +57,12 @@ async def _run(launch: Launch, control: socket.socket) -> None:
         assert server.pool is not None
         capabilities = server.pool.capabilities
         writer.write(report_line(Ready(capabilities.name, len(capabilities.voices))))
+        say_alive()
+
+    def say_alive() -> None:
+        if not writer.transport.is_closing():
+            writer.write(report_line(Alive()))
+            loop.call_later(ALIVE_S, say_alive)
 
     following = asyncio.create_task(_follow(reader, place), name="control")
     following.add_done_callback(lambda _: stop.set())

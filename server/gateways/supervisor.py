@@ -19,7 +19,7 @@ from server.child_processes import command, environment, how_it_ended
 from server.gateway.binding import Address
 from server.gateways.control import CannotStart, Launch, Ready, members_line, pack_launch, parse_report
 from server.gateways.loads import Loads
-from server.gateways.names import NONCE_BYTES, gateway_name
+from server.gateways.names import NONCE_BYTES, gateway_name, index_of
 from server.gateways.shares import share_of
 from server.notify import ServiceManager
 from server.settings import Settings
@@ -27,6 +27,7 @@ from server.settings import Settings
 FIRST_PAUSE_S: Final = 0.1
 LONGEST_PAUSE_S: Final = 10.0
 GOOD_LIFE_S: Final = 30.0  # whoever lived so long starts again without delay
+SILENT_S: Final = 20.0  # without a word from a gateway that was ready: its event loop hangs
 STOP_GRACE_S: Final = 15.0  # beyond `drain_timeout_s`, then gateways are killed
 MAX_UNREAD_BYTES: Final = 262_144  # of what a gateway was told: it is frozen, and not to be waited for
 
@@ -90,8 +91,16 @@ class Supervisor:
         if self._all_ready.is_set():
             log.info("stopped")
 
-    async def _announce(self) -> None:
+    async def ready(self) -> None:
+        """Return when every gateway was ready."""
         await self._all_ready.wait()
+
+    def pids(self) -> dict[int, int]:
+        """The processes that live now, by place."""
+        return {index_of(name): process.pid for name, process in self._processes.items()}
+
+    async def _announce(self) -> None:
+        await self.ready()
         ready = self._ready[1]
         scheme = "http" if self.settings.tls_cert is None else "https"
         for sock in self._sockets:
@@ -187,17 +196,23 @@ class Supervisor:
     async def _listen(self, index: int, name: str, reader: asyncio.StreamReader) -> str:
         """Hear what it reports until it ends; why it cannot start, empty where it says nothing about that."""
         reason = ""
+        patience: float | None = None  # it loads as long as it must
         try:
-            while line := await reader.readline():
+            while line := await asyncio.wait_for(reader.readline(), patience):
                 match parse_report(line):
                     case Ready() as ready:
                         level = "info" if index in self._ready else "debug"  # of the first ones `ready` tells
                         getattr(log, level)("a gateway is ready", gateway=name, pid=self._processes[name].pid)
                         self._ready[index] = ready
+                        patience = SILENT_S
                         if len(self._ready) == self.settings.gateways:
                             self._all_ready.set()
                     case CannotStart() as cannot:
                         reason = cannot.reason
+        except TimeoutError:
+            if not self.stop.is_set():  # what stops in order is given its own time
+                log.error("a gateway hangs and is killed", gateway=name, silent_s=SILENT_S)
+                self._signal(name, signal.SIGKILL)
         except OSError:
             pass  # it was killed
         return reason

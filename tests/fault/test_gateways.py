@@ -19,6 +19,9 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from protocol import client_messages as c
 from protocol import server_messages as s
 from server.gateway.auth import add_key
+from server.gateways import supervisor
+from server.gateways.control import ALIVE_S
+from server.settings import Settings
 from tests.support.faults import prove, speak
 from tests.support.gateways import Gateways, Patient, alive, gateways, owner
 from tests.support.processes import ROOT, get
@@ -266,6 +269,25 @@ async def test_gateways_end_with_their_parent(tmp_path: Path) -> None:
             while any(alive(pid) for pid in children):
                 await asyncio.sleep(0.05)
         await client.close()
+
+
+async def test_a_gateway_that_hangs_is_replaced(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(supervisor, "SILENT_S", ALIVE_S + 1.5)
+    stop = asyncio.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.setblocking(False)
+        parent = supervisor.Supervisor(Settings(engine="tone", gateways=2), [listening], tmp_path, stop)
+        running = asyncio.create_task(parent.run())
+        async with asyncio.timeout(30):
+            await parent.ready()
+            await asyncio.sleep(ALIVE_S + 2)  # both live longer than any silence is allowed
+            first = parent.pids()
+            os.kill(first[1], signal.SIGSTOP)
+            while parent.pids().get(1) in (None, first[1]):
+                await asyncio.sleep(0.05)
+            assert parent.pids()[2] == first[2]
+            stop.set()
+            await running
 
 
 @pytest.mark.parametrize(

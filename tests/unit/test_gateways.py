@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from server.gateways.control import (
+    Alive,
     CannotStart,
     Launch,
     Ready,
@@ -78,7 +79,7 @@ def test_parent_and_gateway_understand_each_other(tmp_path: Path) -> None:
         ours.sendall(pack_launch(launch) + members_line(["g1-00ab34ef"]))
         assert receive_launch(theirs) == launch
         assert parse_members(theirs.recv(1000)) == ["g1-00ab34ef"]
-        for report in (Ready("tone", 2), CannotStart("“no”")):
+        for report in (Ready("tone", 2), Alive(), CannotStart("“no”")):
             assert parse_report(report_line(report)) == report
         ours.close()
         with pytest.raises(EOFError):

@@ -26,6 +26,7 @@ from server.engines.base import EngineError
 log = structlog.get_logger(__name__)
 
 MODULE: Final = "server.cluster.workers"
+START_S: Final = 600.0  # until a worker is ready; the first one may have to build its voices
 STOP_S: Final = 3.0  # from SIGTERM to SIGKILL
 BACKLOG: Final = 128  # gateways that wait for a worker
 
@@ -146,7 +147,11 @@ class WorkerProcesses:
         assert process.stdout is not None
         try:
             process.stdin.write(self._config.line(number=worker.number, listener=worker.listener.fileno()))
-            report = _parse(await process.stdout.readline())
+            try:
+                report = _parse(await asyncio.wait_for(process.stdout.readline(), START_S))
+            except TimeoutError:
+                report = {"error": f"a worker was not ready within {START_S:.0f} s"}
+                _send(process, signal.SIGKILL)
             if "ready" in report:
                 worker.ready_at = time.monotonic()
                 log.info("a worker is ready", worker=worker.number, pid=process.pid, device=worker.device)
