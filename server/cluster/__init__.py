@@ -1,10 +1,10 @@
 """Engine pools: where segments are rendered. `base.py` is the contract, `in_process.py` runs engine threads."""
 
 from server.cluster.base import (
-    Busy,
     Capacity,
     EnginePool,
     PoolObserver,
+    PoolUnavailable,
     SegmentStream,
     StepReport,
     Urgency,
@@ -13,11 +13,11 @@ from server.cluster.base import (
 from server.cluster.in_process import InProcessPool
 
 __all__ = [
-    "Busy",
     "Capacity",
     "EnginePool",
     "InProcessPool",
     "PoolObserver",
+    "PoolUnavailable",
     "SegmentStream",
     "StepReport",
     "Urgency",

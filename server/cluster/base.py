@@ -12,10 +12,10 @@ from server.engines.rendering import RenderedChunk, SegmentRequest
 from server.scheduler.ticket import StepReport, Urgency
 
 __all__ = [
-    "Busy",
     "Capacity",
     "EnginePool",
     "PoolObserver",
+    "PoolUnavailable",
     "SegmentStream",
     "StepReport",
     "Urgency",
@@ -29,7 +29,7 @@ class WorkerLost(Exception):
     """
 
 
-class Busy(Exception):
+class PoolUnavailable(Exception):
     """The pool can take no segment now: it starts, stops, or has lost every worker. Try again after `retry_after_s`."""
 
     def __init__(self, message: str, retry_after_s: float = 1.0) -> None:
@@ -74,7 +74,7 @@ class SegmentStream(Protocol):
     def __aiter__(self) -> Self: ...
 
     async def __anext__(self) -> RenderedChunk:
-        """Raises EngineError, WorkerLost or Busy where the segment cannot be rendered."""
+        """Raises EngineError, WorkerLost or PoolUnavailable where the segment cannot be rendered."""
 
     def cancel(self) -> None:
         """Stop working on it, at the engine's next step at the latest. Harmless when it has ended."""
@@ -95,7 +95,7 @@ class EnginePool(Protocol):
         """
 
     async def drain(self) -> None:
-        """Take no new segment (Busy), and return when those at work are finished."""
+        """Take no new segment (PoolUnavailable), and return when those at work are finished."""
 
     async def close(self) -> None:
         """Cancel everything and free the engine."""

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Self
 
-from server.cluster.base import Busy, Capacity, PoolObserver, StepReport, WorkerLost
+from server.cluster.base import Capacity, PoolObserver, PoolUnavailable, StepReport, WorkerLost
 from server.cluster.engine_threads import EngineThreads, StreamTicket
 from server.cluster.segment import Result, SegmentWork
 from server.engines.base import Capabilities, Engine, EngineError, WordTiming
@@ -199,9 +199,9 @@ class InProcessPool:
     def _submit(self, stream: _Stream) -> None:
         if stream not in self._active:
             if self._draining:
-                raise Busy("the server is stopping")
+                raise PoolUnavailable("the server is stopping")
             if self.broken:
-                raise Busy("the engine hangs", retry_after_s=10.0)
+                raise PoolUnavailable("the engine hangs", retry_after_s=10.0)
             self._active.add(stream)
             self._idle.clear()
         self._threads.submit(stream)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from functools import partial
 
 from server.audio.wire import CodedAudio, WireCoder
-from server.cluster.base import Busy, EnginePool, SegmentStream, Urgency, WorkerLost
+from server.cluster.base import EnginePool, PoolUnavailable, SegmentStream, Urgency, WorkerLost
 from server.engines.base import EngineError
 from server.engines.rendering import RenderedChunk
 from server.gateway.turns import Turns
@@ -54,7 +54,7 @@ class Renderer:
             self._changed()  # there is room for more text
             try:
                 await self._render(work)
-            except (EngineError, WorkerLost, Busy) as error:
+            except (EngineError, WorkerLost, PoolUnavailable) as error:
                 if self._session.is_current(work):
                     raise self._session.failed(work, error) from error
 

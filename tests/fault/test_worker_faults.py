@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from server.cluster import Busy, WorkerLost
+from server.cluster import PoolUnavailable, WorkerLost
 from server.cluster.workers import WorkerPool, WorkerProcesses
 from server.cluster.workers.restarts import Backoff
 from server.cluster.workers.stream import WorkerStream
@@ -260,7 +260,7 @@ async def test_workers_that_crash_again_and_again_cost_little_and_are_missed(mor
         first = await anext(waiting)
         os.kill(worker_of(waiting), signal.SIGKILL)
         began = time.monotonic()
-        with pytest.raises(Busy, match="no worker process is ready"):
+        with pytest.raises(PoolUnavailable, match="no worker process is ready"):
             await collect(place.pool.synthesize(request()))
         assert 0.9 < time.monotonic() - began < 2.0
         assert place.pool.capacity().workers == 0

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from server.cluster import Busy, EnginePool, Urgency
+from server.cluster import EnginePool, PoolUnavailable, Urgency
 from server.engines import EngineError, RenderPlan, registry
 from tests.support.pools import TEXT, Noted, collect, connected, in_process, pcm, request, shared_processes
 
@@ -241,7 +241,7 @@ async def test_drain_lets_those_at_work_finish_and_takes_no_other(make_pool: Mak
         first = await anext(stream)
         draining = asyncio.ensure_future(pool.drain())
         await asyncio.sleep(0.01)
-        with pytest.raises(Busy):
+        with pytest.raises(PoolUnavailable):
             await anext(pool.synthesize(request()))
         assert not draining.done()
         rest = await collect(stream)
@@ -254,5 +254,5 @@ async def test_close_ends_everything(make_pool: MakePool) -> None:
         stream = pool.synthesize(request("慢" + TEXT * 10))
         await anext(stream)
         await pool.close()
-        with pytest.raises((Busy, EngineError), match="stopping"):
+        with pytest.raises((PoolUnavailable, EngineError), match="stopping"):
             await collect(pool.synthesize(request()))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from server.cluster import Busy, InProcessPool, Urgency, WorkerLost
+from server.cluster import InProcessPool, PoolUnavailable, Urgency, WorkerLost
 from server.engines import EngineError, Job, RenderPlan, Segment, tone
 from server.engines.base import SegmentFailed, StepEvent
 from tests.support.pools import TEXT, Noted, collect, in_process, pcm, request
@@ -258,7 +258,7 @@ async def test_an_engine_that_only_hangs_is_broken_for_everybody_until_it_comes_
         assert [type(each) for each in lost] == [WorkerLost] * 3  # those that waited, too
         capacity = pool.capacity()
         assert (capacity.workers, capacity.waiting) == (0, 0)
-        with pytest.raises(Busy):
+        with pytest.raises(PoolUnavailable):
             await collect(pool.synthesize(request()))
         engine.gate.set()
         while not pool.capacity().workers:

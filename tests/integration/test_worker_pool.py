@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from server.cluster import Busy, Urgency
+from server.cluster import PoolUnavailable, Urgency
 from server.cluster.workers import WorkerPool
 from server.cluster.workers import messages as m
 from server.cluster.workers.capabilities import describe
@@ -218,7 +218,7 @@ async def test_what_fails_at_a_worker_fails_alike_here(folder: str) -> None:
         reading = asyncio.ensure_future(collect(pool.synthesize(request())))
         begun, _ = await workers[0].asked()
         workers[0].say(m.Failed(begun.stream, "busy", "not now", retry_after_s=2.5))
-        with pytest.raises(Busy, match="not now") as raised:
+        with pytest.raises(PoolUnavailable, match="not now") as raised:
             await reading
         assert raised.value.retry_after_s == 2.5
 
@@ -228,7 +228,7 @@ async def test_no_worker_is_waited_for_in_vain(folder: str) -> None:
         workers[0].hello = None
         workers[0].hang_up()
         await asyncio.sleep(0.05)
-        with pytest.raises(Busy, match="no worker process is ready"):
+        with pytest.raises(PoolUnavailable, match="no worker process is ready"):
             await collect(pool.synthesize(request()))
         gone = pool.synthesize(request())
         waiting = asyncio.ensure_future(collect(gone))

@@ -15,7 +15,7 @@ from typing import Final, Protocol, cast
 
 import structlog
 
-from server.cluster.base import Busy, Capacity, WorkerLost
+from server.cluster.base import Capacity, PoolUnavailable, WorkerLost
 from server.cluster.workers.messages import (
     WIRE_VERSION,
     Audio,
@@ -42,7 +42,7 @@ LOOK_EVERY_S: Final = 0.5
 SILENT_LOOKS: Final = 3
 STEP_GRACE_S: Final = 2.0  # beyond the time a step may take, in which a worker should have ended itself
 
-Answer = RenderedChunk | EngineError | WorkerLost | Busy | None
+Answer = RenderedChunk | EngineError | WorkerLost | PoolUnavailable | None
 """What came of asking: a chunk, the error that ended the stream, None where the stream is complete."""
 
 
@@ -281,9 +281,9 @@ class WorkerConnection(asyncio.Protocol):
                 asker.lost(1 if culprits is None else 2 if stream in culprits else 0)
 
 
-def _error(message: Failed) -> EngineError | WorkerLost | Busy:
+def _error(message: Failed) -> EngineError | WorkerLost | PoolUnavailable:
     if message.kind == "busy":
-        return Busy(message.message, message.retry_after_s)
+        return PoolUnavailable(message.message, message.retry_after_s)
     if message.kind == "lost":
         return WorkerLost(message.message)
     return EngineError(message.message, transient=message.transient)

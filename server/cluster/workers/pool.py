@@ -10,7 +10,7 @@ from typing import Final
 
 import structlog
 
-from server.cluster.base import Busy, Capacity, PoolObserver
+from server.cluster.base import Capacity, PoolObserver, PoolUnavailable
 from server.cluster.workers.capabilities import restore
 from server.cluster.workers.connection import WorkerConnection
 from server.cluster.workers.messages import Hello, Stepped
@@ -105,10 +105,10 @@ class WorkerPool:
     # What its streams ask
 
     async def assign(self, stream: WorkerStream) -> WorkerConnection | None:
-        """A worker for it; waits for one a while. None where the stream is over meanwhile. Raises Busy."""
+        """A worker for it; waits for one a while. None where the stream is over meanwhile. Raises PoolUnavailable."""
         if stream not in self._active:
             if self._stopping:
-                raise Busy("the server is stopping")
+                raise PoolUnavailable("the server is stopping")
             self._active.add(stream)
             self._idle.clear()
         until = self.loop.time() + self._patience_s
@@ -119,7 +119,7 @@ class WorkerPool:
             except TimeoutError:
                 until = self.loop.time() + self._patience_s
                 if not usable:
-                    raise Busy("no worker process is ready") from None
+                    raise PoolUnavailable("no worker process is ready") from None
         if stream.over:
             return None
         best = min(usable, key=lambda each: (each.crowd, each.used))

@@ -6,7 +6,7 @@ from typing import Any, Final, Protocol, cast
 
 import structlog
 
-from server.cluster.base import Busy, Capacity, SegmentStream, StepReport, Urgency, WorkerLost
+from server.cluster.base import Capacity, PoolUnavailable, SegmentStream, StepReport, Urgency, WorkerLost
 from server.cluster.in_process import InProcessPool
 from server.cluster.workers.messages import (
     Audio,
@@ -298,7 +298,7 @@ class _Served:
             return End(self._number)
         except EngineError as error:
             return Failed(self._number, "engine", str(error), error.transient)
-        except Busy as error:
+        except PoolUnavailable as error:
             return Failed(self._number, "busy", str(error), retry_after_s=error.retry_after_s)
         except WorkerLost as error:
             return Failed(self._number, "lost", str(error))

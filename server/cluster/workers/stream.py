@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import Final, Protocol, Self
 
-from server.cluster.base import Busy, Urgency, WorkerLost
+from server.cluster.base import PoolUnavailable, Urgency, WorkerLost
 from server.cluster.workers.connection import Answer, WorkerConnection
 from server.engines.base import WordTiming
 from server.engines.rendering import RenderedChunk, SegmentRequest
@@ -23,7 +23,7 @@ class Workers(Protocol):
     loop: asyncio.AbstractEventLoop
 
     async def assign(self, stream: "WorkerStream") -> WorkerConnection | None:
-        """A worker for it; None where the stream is over meanwhile. Raises Busy."""
+        """A worker for it; None where the stream is over meanwhile. Raises PoolUnavailable."""
 
     def acquit(self, stream: "WorkerStream") -> None:
         """It got further than where workers were lost with it."""
@@ -97,10 +97,10 @@ class WorkerStream:
             self._waiter = None
 
     async def _move(self) -> WorkerConnection | None:
-        """To a worker, where one takes it. None where the stream was cancelled meanwhile. Raises Busy."""
+        """To a worker, where one takes it. None where the stream was cancelled meanwhile. Raises PoolUnavailable."""
         try:
             connection = await self._pool.assign(self)
-        except Busy:
+        except PoolUnavailable:
             self._end()
             raise
         if connection is None:
