@@ -16,8 +16,8 @@ from server.background import end_process, in_daemon_thread
 from server.cluster import EnginePool
 from server.cluster.opening import PoolOpener
 from server.engines import Capabilities, EngineError
-from server.gateway.admission import Admissions
 from server.gateway.auth import Principals
+from server.gateway.doorkeeper import Doorkeeper
 from server.gateway.farewell import say_busy
 from server.gateway.http import build_app
 from server.gateway.http import warm_up as warm_up_http
@@ -80,7 +80,7 @@ class Server:
         self.pool: EnginePool | None = None
         self._opener = PoolOpener(settings, self.pool_watch, place.workers if place else ())
         self._policy: Policy | None = None
-        self.admissions = Admissions(
+        self.doorkeeper = Doorkeeper(
             self.metrics,
             max_streams=settings.max_streams,
             limits=PrincipalLimits(
@@ -105,7 +105,7 @@ class Server:
             ),
             budget_bytes=settings.resume_budget_mb * 1024 * 1024,
             id_prefix=session_prefix(place.name) if place else "",
-            admissions=self.admissions,
+            doorkeeper=self.doorkeeper,
         )
         self._stopping = False
 
@@ -188,8 +188,8 @@ class Server:
             pool = PoolShare(pool, self.place.gateways)
         self.pool = pool
         self.pool_watch.follow(pool)
-        self.metrics.speaking.set_function(lambda: self.admissions.speaking)
-        self.admissions.follow(pool)
+        self.metrics.speaking.set_function(lambda: self.doorkeeper.speaking)
+        self.doorkeeper.follow(pool)
         self._policy = Policy(
             default_voice=voice,
             open_timeout_s=settings.open_timeout_s,
@@ -224,9 +224,9 @@ class Server:
         """One WebSocket connection; `relayed`: another gateway passes it on."""
         if self.pool is None or self._policy is None or self._not_serving:
             reason: BusyReason = "stopping" if self._stopping else "loading"
-            retry_s = self.admissions.spread(LOADING_RETRY_S)
+            retry_s = self.doorkeeper.spread(LOADING_RETRY_S)
             refusal = Refusal(reason, retry_s, f"the server is not ready: {self.not_ready_reason}")
-            await say_busy(connection, self.admissions.refused(refusal).refusal)
+            await say_busy(connection, self.doorkeeper.refused(refusal).refusal)
             return
         authenticate = self.principals.for_connection(connection)
         elsewhere = Elsewhere(self.place.siblings, self.metrics.relayed, relays=not relayed) if self.place else None

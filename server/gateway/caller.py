@@ -5,8 +5,8 @@ from typing import Any
 
 from protocol import client_messages as c
 from protocol.errors import ErrorCode, ProtocolError
-from server.gateway.admission import Admissions
 from server.gateway.auth import ANONYMOUS
+from server.gateway.doorkeeper import Doorkeeper
 
 Authenticate = Callable[[str | None], str | None]
 """The principal's name for the key in `open` (None: there is none), or None where access is refused."""
@@ -15,11 +15,11 @@ Authenticate = Callable[[str | None], str | None]
 class Caller:
     """`principal` is its name, once a message proved it."""
 
-    def __init__(self, authenticate: Authenticate, remote_address: Any, admissions: Admissions) -> None:
+    def __init__(self, authenticate: Authenticate, remote_address: Any, doorkeeper: Doorkeeper) -> None:
         self.principal: str | None = None
         self._authenticate = authenticate
         self._remote_address = remote_address
-        self._admissions = admissions
+        self._doorkeeper = doorkeeper
 
     def identify(self, message: c.Open | c.Resume) -> str:
         """Check the key; the principal. Raises ProtocolError."""
@@ -39,4 +39,4 @@ class Caller:
             who = self.principal
         else:
             who = str(self._remote_address[0]) if self._remote_address else ""
-        self._admissions.check_failure(who)
+        self._doorkeeper.check_failure(who)

@@ -10,7 +10,7 @@ import structlog
 from protocol import client_messages as c
 from protocol.errors import ProtocolError
 from server.cluster.base import EnginePool
-from server.gateway.admission import Tally
+from server.gateway.doorkeeper import Tally
 from server.gateway.rendering import Renderer
 from server.gateway.summary import Summary, internal_error
 from server.observe.watch import Watch

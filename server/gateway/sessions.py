@@ -11,7 +11,7 @@ import structlog
 from protocol import client_messages as c
 from protocol.errors import ProtocolError
 from server.cluster.base import EnginePool
-from server.gateway.admission import Admissions, Tally
+from server.gateway.doorkeeper import Doorkeeper, Tally
 from server.gateway.live import Carrier, LiveSession, make_session
 from server.gateway.waiting import Waiting
 from server.observe.watch import Watch
@@ -47,13 +47,13 @@ class Sessions:
         store: SessionStore | None = None,
         budget_bytes: int = 256 * 1024 * 1024,
         id_prefix: str = "",
-        admissions: Admissions | None = None,
+        doorkeeper: Doorkeeper | None = None,
     ) -> None:
         """`id_prefix`: what the ids of new sessions begin with."""
         self.taken = 0
         self._id_prefix = id_prefix
         self.store = store or MemoryStore()
-        self.admissions = admissions or Admissions(watch.metrics)
+        self.doorkeeper = doorkeeper or Doorkeeper(watch.metrics)
         self._limit = limit
         self._watch = watch
         self._metrics = watch.metrics
@@ -70,24 +70,24 @@ class Sessions:
 
     def check_open(self, principal: str) -> None:
         """Whether this principal may open a session now. Raises Refused. What is decided holds until the next await."""
-        admissions = self.admissions
-        if admissions.use.full(principal) and self._waiting.in_the_way(principal) is None:
-            raise admissions.refused(admissions.use.too_many(principal))
+        doorkeeper = self.doorkeeper
+        if doorkeeper.use.full(principal) and self._waiting.in_the_way(principal) is None:
+            raise doorkeeper.refused(doorkeeper.use.too_many(principal))
         if self.taken >= self._limit and not self._waiting:
-            raise admissions.refused(_full())
-        admissions.check_open(principal)
+            raise doorkeeper.refused(_full())
+        doorkeeper.check_open(principal)
 
     def enter(self, session: Session, *, new: bool = True) -> Tally | None:
         """Give a session a place, and take it from one without connection where there is no other; None: there is none.
         `new`: it was opened here. Every Tally needs a `leave`.
         """
-        if new and self.admissions.use.full(session.principal):
+        if new and self.doorkeeper.use.full(session.principal):
             self._evict(self._waiting.in_the_way(session.principal))
         if self.taken >= self._limit and not self._evict(self._waiting.in_the_way()):
             return None
         self.taken += 1
         self._metrics.sessions.set(self.taken)
-        return self.admissions.enter(session, new=new)
+        return self.doorkeeper.enter(session, new=new)
 
     def leave(self, tally: Tally) -> None:
         """A session gives its place back."""
@@ -121,7 +121,7 @@ class Sessions:
         assert live.session.principal
         live.tally = self.enter(live.session)
         if live.tally is None:
-            raise self.admissions.refused(_full())
+            raise self.doorkeeper.refused(_full())
         self._live[live.session.id] = live
         live.start(self.store.create(live.session.id) if self.store.keeps else None)
 

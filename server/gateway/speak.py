@@ -26,8 +26,8 @@ from protocol.codec import decode_client, decode_server
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.frames import decode_frame
 from server.cluster.base import EnginePool
-from server.gateway.admission import Refused, Tally
 from server.gateway.bodies import BODIES, Body
+from server.gateway.doorkeeper import Refused, Tally
 from server.gateway.http import ApiError, HttpState, require_principal, require_ready
 from server.gateway.rendering import Renderer
 from server.gateway.sessions import Sessions

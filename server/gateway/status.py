@@ -18,7 +18,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from server.cluster.base import Capacity, EnginePool
-from server.gateway.admission import Admissions
+from server.gateway.doorkeeper import Doorkeeper
 from server.gateway.http import HttpState
 from server.observe import status
 from server.observe.loop_lag import LoopLag
@@ -56,7 +56,7 @@ class StatusState(HttpState, Protocol):
     def watch(self) -> Watch: ...
 
     @property
-    def admissions(self) -> Admissions: ...
+    def doorkeeper(self) -> Doorkeeper: ...
 
     @property
     def loop_lag(self) -> LoopLag: ...
@@ -130,7 +130,7 @@ class StatusReport:
             load={
                 "sessions": kinds.total(),
                 "away": kinds[Trouble.AWAY] + kinds[Trouble.IDLE_AWAY],
-                "speaking": state.admissions.speaking,
+                "speaking": state.doorkeeper.speaking,
                 "capacity": round(state.settings.max_streams or capacity.streams, 1),
                 "max_sessions": state.settings.max_sessions,
                 "workers": capacity.workers,

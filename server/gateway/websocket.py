@@ -11,8 +11,8 @@ from protocol import server_messages as s
 from protocol.codec import decode_client
 from protocol.errors import CloseCode, ErrorCode, ProtocolError
 from server.cluster.base import EnginePool
-from server.gateway.admission import Refused
 from server.gateway.caller import Authenticate, Caller
+from server.gateway.doorkeeper import Refused
 from server.gateway.farewell import close, say, say_busy, say_error
 from server.gateway.live import LiveSession
 from server.gateway.relay import Elsewhere, Relay, TryAgain, client_address
@@ -57,7 +57,7 @@ class WebSocketConnection:
         self._answered = asyncio.Event()
         self._failed = asyncio.Event()  # the session has a `failure`
         self._drained: asyncio.Future[None] = self._loop.create_future()  # nothing is left to say, after `stop`
-        self._caller = Caller(authenticate, client_address(connection), sessions.admissions)
+        self._caller = Caller(authenticate, client_address(connection), sessions.doorkeeper)
         self._refusals = 0
         self._stopping = False
         self._cut = False  # the time to finish is over
@@ -103,7 +103,7 @@ class WebSocketConnection:
             await close(self._connection, CloseCode.RESTART, "the server is stopping")
         except TryAgain as problem:
             later = Refusal("loading", problem.retry_after_ms / 1000, "who has the session does not answer now")
-            await say_busy(self._connection, self._sessions.admissions.refused(later).refusal)
+            await say_busy(self._connection, self._sessions.doorkeeper.refused(later).refusal)
         except Refused as refused:
             outcome = "busy"
             self._live.failure = refused
@@ -228,7 +228,7 @@ class WebSocketConnection:
         if self._refusal is None or not isinstance(message, c.NUMBERED):
             return True
         if isinstance(message, c.Cancel) or not session.unfinished:
-            raise self._sessions.admissions.refused(self._refusal)
+            raise self._sessions.doorkeeper.refused(self._refusal)
         return False
 
     async def _resume(self, message: c.Resume) -> NoReturn:
@@ -292,7 +292,7 @@ class WebSocketConnection:
             if self._stopping:
                 self._nothing_left()
             if self._refusal is not None:
-                raise self._sessions.admissions.refused(self._refusal)
+                raise self._sessions.doorkeeper.refused(self._refusal)
 
     async def _watch(self) -> None:
         """Raises the session's failure, or _Cut when the server stops; also while a message to a peer that does not

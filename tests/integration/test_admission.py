@@ -174,7 +174,7 @@ async def test_who_speaks_keeps_its_place_until_it_is_silent(monkeypatch: pytest
             await writer.numbered(c.End)
             await writer.until(s.Done)
         await eventually(lambda: not server.sessions.taken)
-        assert server.admissions._admission.speakers.speaking == 0
+        assert server.doorkeeper.speaking == 0
 
 
 async def test_over_http_the_server_says_503() -> None:
@@ -191,7 +191,7 @@ async def test_over_http_the_server_says_503() -> None:
             await talker.until(s.Cancelled)
         await eventually(lambda: not server.sessions.taken)
         assert (await speak(server, {"text": "你好"}))[0] == 200
-        assert server.admissions._admission.speakers.speaking == 0
+        assert server.doorkeeper.speaking == 0
 
 
 async def test_a_lost_session_comes_back_however_full_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -268,7 +268,7 @@ async def test_a_quota_ends_nothing_that_was_begun(tmp_path: Path) -> None:
 async def test_a_text_over_http_counts_too() -> None:
     async with running(quota_chars=10, quota_audio_s=1000) as server:
         assert [(await speak(server, {"text": "你好，世界。再见。山高水远。"}))[0] for _ in range(2)] == [200, 429]
-        use = server.admissions.use
+        use = server.doorkeeper.use
         assert use._chars.level("anonymous", now()) < -3
         assert 990 < use._audio_s.level("anonymous", now()) < 999.5
 

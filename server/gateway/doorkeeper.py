@@ -9,7 +9,7 @@ from random import Random
 
 from server.cluster.base import EnginePool
 from server.observe.metrics import Metrics
-from server.scheduler.admission import Admission, Conditions, Refusal
+from server.scheduler.admission import Admission, Conditions, Refusal, Speakers
 from server.scheduler.principals import PrincipalLimits, PrincipalUse
 from server.session import Session
 
@@ -22,7 +22,7 @@ class Refused(Exception):
         self.refusal = refusal
 
 
-class Admissions:
+class Doorkeeper:
     """One of a server. `max_streams` and `limits` as set; `lag_s` tells how late the event loop is."""
 
     def __init__(
@@ -40,9 +40,14 @@ class Admissions:
         self._pool: EnginePool | None = None
 
     @property
+    def speakers(self) -> Speakers:
+        """Who speaks, or is about to."""
+        return self._admission.speakers
+
+    @property
     def speaking(self) -> int:
         """Sessions that speak, as admission counts them: those whose writer pauses for a moment are among them."""
-        return self._admission.speakers.speaking
+        return self.speakers.speaking
 
     def follow(self, pool: EnginePool) -> None:
         """From here on this pool renders."""
@@ -53,9 +58,13 @@ class Admissions:
         one that waits for its client could make way.
         """
         now = _now()
-        refusal = self.use.judge_open(principal, now) or self._admission.judge(now, self._conditions())
+        refusal = self.use.judge_open(principal, now) or self.judge(now)
         if refusal is not None:
             raise self.refused(refusal)
+
+    def judge(self, now: float, session: str = "") -> Refusal | None:
+        """Why nobody may come in now, or why this session may not begin to speak, as things are."""
+        return self._admission.judge(now, self._conditions(), session)
 
     def check_failure(self, who: str) -> None:
         """An attempt to open or to resume failed. Raises Refused where there were too many of this principal, or from
@@ -94,12 +103,12 @@ class Admissions:
 class Tally:
     """What one session uses, from its `open` to `close`. `changed` is called after all that may have changed it."""
 
-    def __init__(self, admissions: Admissions, session: Session, *, new: bool) -> None:
+    def __init__(self, doorkeeper: Doorkeeper, session: Session, *, new: bool) -> None:
         self.principal = session.principal
         self._session = session
-        self._admissions = admissions
-        self._use = admissions.use
-        self._speakers = admissions._admission.speakers
+        self._doorkeeper = doorkeeper
+        self._use = doorkeeper.use
+        self._speakers = doorkeeper.speakers
         self._chars = 0 if new else session.chars  # counted already: by another process, and below
         self._samples = 0 if new else session.delivery.samples_sent
         self._speaks = self._begun = False
@@ -116,7 +125,7 @@ class Tally:
         now, session = _now(), self._session
         refusal = self._use.judge_begin(self.principal, now)
         if refusal is None and not session.unfinished:
-            refusal = self._admissions._admission.judge(now, self._admissions._conditions(), session.id)
+            refusal = self._doorkeeper.judge(now, session.id)
         if refusal is None:
             self._begun = True
             self._speaks = False
