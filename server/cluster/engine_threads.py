@@ -7,6 +7,7 @@ have been slow only, as after a pause of the whole machine: once it is done its 
 """
 
 import asyncio
+import math
 import sys
 import threading
 import time
@@ -87,6 +88,7 @@ class EngineThreads:
         self._changed = threading.Condition()
         self._closing = False
         self._given_up = 0
+        self._failed = False
         self._watch: asyncio.TimerHandle | None = None
         self._lanes = [_Lane(number) for number in range(lanes)]
         self._threads: dict[int, threading.Thread] = {}  # by lane, without those given up
@@ -97,7 +99,7 @@ class EngineThreads:
         for lane in self._lanes:
             if lane.number not in self._threads:
                 name = f"engine-{lane.number}"
-                thread = threading.Thread(target=self._work, args=(lane,), name=name, daemon=True)
+                thread = threading.Thread(target=self._keep_working, args=(lane,), name=name, daemon=True)
                 self._threads[lane.number] = thread
                 thread.start()
 
@@ -115,8 +117,8 @@ class EngineThreads:
 
     @property
     def broken(self) -> bool:
-        """Whether so many steps hang that nothing more should be asked of the engine."""
-        return self._given_up > MAX_GIVEN_UP
+        """Whether so many steps hang, or a thread failed, that nothing more should be asked of the engine."""
+        return self._failed or self._given_up > MAX_GIVEN_UP
 
     def submit(self, ticket: StreamTicket) -> None:
         """A stream asks for its next chunk. Raises EngineError when it is too late for that, WorkerLost when broken."""
@@ -156,7 +158,9 @@ class EngineThreads:
 
     def _look_for_hung(self) -> None:
         """A timer, set while anything is at work."""
-        self._watch = None
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch = None
         hung: list[StreamTicket] = []
         with self._changed:
             now = time.monotonic()
@@ -182,8 +186,8 @@ class EngineThreads:
         lane.given_up = True
         self._given_up += 1
         batch = [ticket for ticket in lane.plan.batch if isinstance(ticket, StreamTicket)]
-        log.error("a step of the engine hangs", seconds=round(time.monotonic() - lane.since, 1), jobs=len(batch))
-        self._scheduler.apply(lane.plan, Outcome(time.monotonic() - lane.since, 0.0, raised=True), time.monotonic())
+        log.error("a step of the engine hangs", jobs=len(batch), step_timeout_s=self._step_timeout_s)
+        self._scheduler.apply(lane.plan, Outcome(self._step_timeout_s, 0.0, raised=True), time.monotonic())
         if self._on_hang:
             self._on_hang()
         return batch
@@ -203,6 +207,16 @@ class EngineThreads:
             self._on_step(report)
 
     # ---- on the engine threads ----
+
+    def _keep_working(self, lane: _Lane) -> None:
+        try:
+            self._work(lane)
+        except Exception:  # a fault of ours, since an engine's own end the segment: nobody may wait for this thread
+            log.exception("an engine thread failed")
+            with self._changed:
+                self._failed, lane.since = True, -math.inf
+                if not self._closing:
+                    self._loop.call_soon_threadsafe(self._look_for_hung)
 
     def _work(self, lane: _Lane) -> None:
         while (plan := self._next(lane)) is not None:

@@ -32,6 +32,7 @@ GATHER_MAX_S: Final = 0.005  # a batch waits no longer for others to join
 GATHER_MEMORY: Final = 20  # waits that are remembered, and steps without one until it is tried again
 GATHER_GAIN_MIN: Final = 0.3  # share of waits that must have brought somebody
 LATE_MEMORY_S: Final = 2.0
+STALE_ENTRIES: Final = 32  # of a queue that may stand for nobody, besides as many as stand for somebody
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,19 @@ class _Queue:
 
     first: deque[tuple[int, Ticket]] = field(default_factory=deque)
     playing: list[tuple[float, int, Ticket]] = field(default_factory=list)  # a heap
+    waiting: int = 0  # of the entries; the others stand for nobody any more
+
+    def add(self, ticket: Ticket) -> None:
+        """One more waits."""
+        if len(self.first) + len(self.playing) > 2 * self.waiting + STALE_ENTRIES:
+            self.first = deque(entry for entry in self.first if _waits(*entry))
+            self.playing = [entry for entry in self.playing if _waits(*entry[1:])]
+            heapq.heapify(self.playing)
+        self.waiting += 1
+        if ticket.urgency.first:
+            self.first.append((ticket.number, ticket))
+        else:
+            heapq.heappush(self.playing, (ticket.urgency.due, ticket.number, ticket))
 
     def tidy(self) -> bool:
         """Let go of those who left or were served meanwhile; whether anybody is left."""
@@ -104,26 +118,24 @@ class Scheduler:
         assert ticket.place is Place.IDLE
         ticket.place, ticket.asked_at, ticket.number = Place.WAITING, now, next(self._order)
         self._returning.discard(ticket)
-        self._count(ticket, 1)
-        queue = self._queues.setdefault(ticket.principal, _Queue())
-        if ticket.urgency.first:
-            queue.first.append((ticket.number, ticket))
-        else:
-            heapq.heappush(queue.playing, (ticket.urgency.due, ticket.number, ticket))
+        self.waiting += 1
+        self.waiting_first += ticket.urgency.first
+        self._queues.setdefault(ticket.principal, _Queue()).add(ticket)
 
     def withdraw(self, ticket: Ticket) -> bool:
         """A stream is cancelled. Whether its job can be let go now; a running one is named by `apply`."""
         self._returning.discard(ticket)
         running = ticket.place is Place.RUNNING
         if ticket.place is Place.WAITING:
-            self._count(ticket, -1)
+            self._waits_no_longer(ticket)
         ticket.place = Place.GONE
         return not running
 
-    def _count(self, ticket: Ticket, by: int) -> None:
-        self.waiting += by
-        if ticket.urgency.first:
-            self.waiting_first += by
+    def _waits_no_longer(self, ticket: Ticket) -> None:
+        """Its entry stays until it is in the way."""
+        self.waiting -= 1
+        self.waiting_first -= ticket.urgency.first
+        self._queues[ticket.principal].waiting -= 1
 
     def tickets(self) -> list[Ticket]:
         """Those that wait, in no order."""
@@ -145,7 +157,7 @@ class Scheduler:
 
     def _run(self, batch: list[Ticket]) -> Plan:
         for ticket in batch:
-            self._count(ticket, -1)
+            self._waits_no_longer(ticket)
             ticket.place = Place.RUNNING
         if self._gather_until:
             self._gains.add(float(len(batch) > self._gathered_from))

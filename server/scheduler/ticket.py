@@ -7,8 +7,9 @@ from math import inf
 
 @dataclass(frozen=True, slots=True)
 class Urgency:
-    """Why a stream's next chunk is wanted. `due`: when its listener runs dry (inf: it is in no hurry at all). `first`:
-    nothing is being heard, so that every moment is silence.
+    """Why a stream's next chunk is wanted. `due`: when its listener runs dry (inf: it is in no hurry at all), on the
+    clock of the event loop, which on Linux and macOS is `time.monotonic`. `first`: nothing is being heard, so that
+    every moment is silence.
     """
 
     due: float = inf

@@ -23,6 +23,7 @@ from server.session.work import FinishUtterance, SpeakSegment, Work
 
 COLLECTING_SLACK_S: Final = 30.0  # urgency of a client without `max_lead_ms`: behind everyone who listens
 TEXT_BYTES: Final = 4  # of a character that is not spoken yet
+AWAY_SLACK_S: Final = 1.0  # of one who is away or has paused, and may be back before the chunk is there
 BITRATE_HEADROOM: Final = 2.0  # in block mode Opus gets smaller where the link carries less than this times its rate
 MAY_FALL_AHEAD_MS: Final = 500  # the same while PCM may have to become Opus
 CALM_AHEAD_MS: Final = 2_000  # audio ready besides what the listener has, in stream mode
@@ -112,6 +113,8 @@ class RenderingSide:
             return 0.0
         if self._delivery.flow.max_lead_samples is None:
             return COLLECTING_SLACK_S
+        if not self.attached or self._paused:
+            return AWAY_SLACK_S
         return max(0, self._delivery.ring.samples + self._delivery.flow.lead_samples) / self.config.open.sample_rate
 
     @property

@@ -11,6 +11,7 @@ import pytest
 from server.cluster import InProcessPool, PoolUnavailable, Urgency, WorkerLost
 from server.engines import EngineError, Job, RenderPlan, Segment, tone
 from server.engines.base import SegmentFailed, StepEvent
+from server.scheduler import Scheduler
 from tests.support.pools import TEXT, Noted, collect, in_process, pcm, request
 
 
@@ -230,6 +231,23 @@ async def test_a_segment_that_makes_the_engine_hang_again_and_again_is_lost() ->
         with pytest.raises(WorkerLost):
             await collect(pool.synthesize(request()))
         engine.gate.set()
+
+
+async def test_a_thread_that_fails_leaves_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an engine raises ends its segment; this is a fault of ours, which must show."""
+
+    def broken(*_: object) -> object:
+        raise RuntimeError("a bug")
+
+    async with in_process(Recording()) as pool:
+        monkeypatch.setattr(Scheduler, "schedule", broken)
+        async with asyncio.timeout(5):
+            with pytest.raises(WorkerLost):
+                await collect(pool.synthesize(request()))
+        assert pool.broken
+        assert pool.capacity().workers == 0
+        with pytest.raises((WorkerLost, PoolUnavailable)):
+            await collect(pool.synthesize(request()))
 
 
 async def test_close_does_not_wait_for_ever_for_a_hanging_step(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -196,6 +196,17 @@ def test_an_old_entry_does_not_serve_a_stream_twice() -> None:
     assert order(scheduler, NOW + STEP_S) == [other, companion]
 
 
+def test_those_who_left_do_not_add_up_behind_somebody_who_waits() -> None:
+    scheduler = one_lane()
+    kept = asking(scheduler, Urgency(NOW - 1))
+    for n in range(10_000):
+        for urgency in (Urgency(NOW + n), Urgency(NOW, first=True)):
+            assert scheduler.withdraw(asking(scheduler, urgency))
+    (queue,) = scheduler._queues.values()
+    assert len(queue.first) + len(queue.playing) < 100
+    assert order(scheduler) == [kept]
+
+
 # ---- batches ----
 
 

@@ -1,8 +1,11 @@
 """The session machine: heartbeats, time-outs and text that waits."""
 
+import pytest
+
 from protocol import client_messages as c
 from protocol import server_messages as s
 from protocol.errors import ErrorCode
+from server.session.rendering import AWAY_SLACK_S
 from tests.support.session_driver import TEXT, Driver, advance, fails, opened
 
 
@@ -70,3 +73,17 @@ def test_an_unfinished_number_waits_for_its_digits() -> None:
     driver.numbered(c.Text, text="3.")
     advance(driver, 5)
     assert not driver.frames
+
+
+@pytest.mark.parametrize("how", ["pause", "detach"])
+def test_who_does_not_listen_is_in_no_hurry(how: str) -> None:
+    """A crowd whose line broke must not go before those who listen."""
+    driver = opened()
+    driver.numbered(c.Start, utterance=1)
+    driver.numbered(c.Text, text="今天天气很好，")
+    assert driver.session.slack_s == 0
+    if how == "pause":
+        driver.numbered(c.Pause)
+    else:
+        driver.session.detach(driver.now)
+    assert driver.session.slack_s == AWAY_SLACK_S
