@@ -141,8 +141,8 @@ class Speech:
             pass
 
     async def body_of(self, sessions: Sessions) -> AsyncGenerator[bytes]:
-        """The response body, for a session that `sessions` admitted; releases it. Raises ProtocolError where the engine
-        or the server fails.
+        """The response body, for a session that `sessions` admitted; releases it, once it has begun. Raises
+        ProtocolError where the engine or the server fails.
         """
         outcome = "left"  # the client, before the end
         try:
@@ -161,9 +161,14 @@ class Speech:
             self.summary.failed(internal)
             raise internal from error
         finally:
+            self.leave(sessions, outcome)
+
+    def leave(self, sessions: Sessions, outcome: str) -> None:
+        """It is over: give its place back. Harmless where that is done."""
+        if self.tally is not None:
+            tally, self.tally = self.tally, None
             self._over.set()
-            assert self.tally is not None
-            sessions.leave(self.tally)
+            sessions.leave(tally)
             self.summary.ended(outcome)
 
     async def _pieces(self) -> AsyncGenerator[bytes]:
@@ -231,6 +236,9 @@ def speak_routes(state: SpeakState) -> list[Route]:
             first = await _while_connected(request, _until_audio(pieces))
         except ProtocolError as error:  # an engine that fails at once becomes a status, not a broken body
             raise _api_error(error, HTTPStatus.INTERNAL_SERVER_ERROR) from None
+        except BaseException:  # cancelled before the body's first step: it gives nothing back then
+            speech.leave(state.sessions, "left")
+            raise
         return SpeechResponse(first, pieces, speech.body.media_type)
 
     return [Route("/v1/speak", speak, methods=["POST"])]

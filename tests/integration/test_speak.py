@@ -10,11 +10,14 @@ from typing import Any
 import orjson
 import pytest
 import structlog.testing
+from starlette.requests import Request
+from starlette.types import Message
 
 from protocol import client_messages as c
 from protocol import server_messages as s
 from server.app import Server
 from server.gateway.auth import hash_key
+from server.gateway.speak import speak_routes
 from tests.support.raw_http import ask, get
 from tests.support.server import bare_client, running, url_of
 
@@ -188,6 +191,23 @@ async def test_who_leaves_before_the_first_sound_is_noticed_at_once() -> None:
                 while server.sessions.taken:
                     await asyncio.sleep(0.01)
         assert [line["outcome"] for line in logs if line["event"] == "session ended"] == ["left"]
+
+
+async def test_who_is_cancelled_before_the_first_step_gives_the_place_back() -> None:
+    async def receive() -> Message:
+        return {"type": "http.request", "body": orjson.dumps({"text": TEXT})}
+
+    async with running() as server:
+        (route,) = speak_routes(server)
+        others = asyncio.all_tasks()
+        answering = asyncio.create_task(route.endpoint(Request({"type": "http", "headers": []}, receive)))
+        await asyncio.sleep(0)
+        assert server.sessions.taken == 1
+        for task in asyncio.all_tasks() - others:  # all at once, as where an event loop is closed
+            task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await answering
+        assert (server.sessions.taken, server.doorkeeper.speaking) == (0, 0)
 
 
 async def test_a_request_is_a_session_in_logs_and_metrics(tmp_path: Path) -> None:
