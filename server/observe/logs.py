@@ -5,7 +5,6 @@ which may quote one (see `traces.py`). Level debug shows those.
 """
 
 import asyncio
-import json
 import logging
 import sys
 from typing import Any, Final, TextIO
@@ -14,6 +13,7 @@ import orjson
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
+from server.json_text import dumps
 from server.observe.traces import trace_without_messages, write_trace
 
 OUR_LOGGERS: Final = ("server", "cosystream")
@@ -94,7 +94,4 @@ class _OurHandler(logging.StreamHandler[TextIO]):
 
 
 def _json(event: Any, **_: Any) -> str:
-    try:
-        return orjson.dumps(event, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
-    except TypeError:  # integers beyond 64 bits, text with half a surrogate pair: slower, but never lost
-        return json.dumps(event, default=str)
+    return dumps(event, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
