@@ -2,11 +2,11 @@
 
 import asyncio
 import os
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, cast
 
 import structlog
 
-from server.cluster.base import Capacity, PoolUnavailable, SegmentStream, StepReport, Urgency, WorkerLost
+from server.cluster.base import Capacity, StepReport, Urgency
 from server.cluster.in_process import InProcessPool
 from server.cluster.workers.messages import (
     Audio,
@@ -24,21 +24,14 @@ from server.cluster.workers.messages import (
     Stepped,
     Synthesize,
 )
+from server.cluster.workers.served import ServedStream
 from server.cluster.workers.wire import FrameReader, WireError, encode
-from server.engines.base import EngineError
 
 log = structlog.get_logger(__name__)
 
 LOAD_AT_MOST_EVERY_S: Final = 0.02  # to who is being served
 LOAD_TO_ALL_S: Final = 0.1  # to every gateway, while there is something new
 LEAVING_S: Final = 2.0  # for chunks that are being made when the worker is told to end
-
-
-class _Stream(SegmentStream, Protocol):
-    """A stream that knows whether it is what a step hangs of."""
-
-    @property
-    def hangs(self) -> int: ...
 
 
 class WorkerService:
@@ -52,13 +45,13 @@ class WorkerService:
         self.leaving: LeavingReason | None = None
         self.hello = Hello(os.getpid(), described)
         self._reports: list[StepReport] = []  # those of a tenth of a second at most
-        self._gateways: set[_Gateway] = set()
+        self._gateways: set[_Peer] = set()
         self._told: Load | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     def server(self) -> asyncio.Protocol:
         """For `create_unix_server`."""
-        return _Gateway(self)
+        return _Peer(self)
 
     # What the pool tells (PoolObserver)
 
@@ -89,7 +82,7 @@ class WorkerService:
 
     # Its connections
 
-    def joined(self, gateway: "_Gateway") -> None:
+    def joined(self, gateway: "_Peer") -> None:
         """A gateway has connected."""
         if self.leaving is not None:
             gateway.break_off()  # to come again when another worker listens here
@@ -98,7 +91,7 @@ class WorkerService:
         gateway.send(self.hello)
         gateway.tell_load()
 
-    def left(self, gateway: "_Gateway") -> None:
+    def left(self, gateway: "_Peer") -> None:
         """A gateway's connection is gone."""
         self._gateways.discard(gateway)
 
@@ -154,11 +147,11 @@ class WorkerService:
                 stream.cancel()
 
 
-class _Gateway(asyncio.Protocol):
+class _Peer(asyncio.Protocol):
     """One gateway's connection."""
 
     def __init__(self, service: WorkerService) -> None:
-        self.streams: dict[int, _Served] = {}  # bounded by what gateways admit
+        self.streams: dict[int, ServedStream] = {}  # bounded by what gateways admit
         self.closed = False
         self._service = service
         self._reader = FrameReader()
@@ -197,7 +190,7 @@ class _Gateway(asyncio.Protocol):
                 asked = self._service.pool.synthesize(
                     message.request, message.start_sample, principal=message.principal
                 )
-                self.streams[message.stream] = _Served(message.stream, asked, self)
+                self.streams[message.stream] = ServedStream(message.stream, asked, self)
             case Cancel():
                 stream = self.streams.get(message.stream)
                 if stream is not None:
@@ -235,73 +228,3 @@ class _Gateway(asyncio.Protocol):
         """Write how the worker is doing."""
         self._told_load_at = self._service.loop.time()
         self.send(Load(self._service.capacity(), self._service.streams - len(self.streams)))
-
-
-class _Served:
-    """One stream of a gateway: a task that asks the pool for a chunk whenever the gateway asks."""
-
-    def __init__(self, number: int, stream: _Stream, gateway: _Gateway) -> None:
-        self._number = number
-        self._stream = stream
-        self._gateway = gateway
-        self._asked: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._idle = asyncio.Event()
-        self._idle.set()
-        self._task = asyncio.create_task(self._serve())
-
-    @property
-    def hangs(self) -> int:
-        """Steps with it that hung."""
-        return self._stream.hangs
-
-    def ask(self, urgency: Urgency) -> None:
-        """The gateway wants the next chunk. WireError where it has not had the one before."""
-        if self._asked.done():
-            raise WireError("a chunk is asked for before the one before it was there")
-        self._stream.urgency = urgency
-        self._idle.clear()
-        self._asked.set_result(None)
-
-    async def answered(self) -> None:
-        """Returns when nothing is asked for that is not there."""
-        await self._idle.wait()
-
-    def cancel(self) -> None:
-        """Nothing more is wanted."""
-        self._gateway.streams.pop(self._number, None)
-        self._stream.cancel()
-        self._task.cancel()
-        self._idle.set()
-
-    async def _serve(self) -> None:
-        while True:
-            await self._asked
-            answer = await self._next()
-            self._asked = asyncio.get_running_loop().create_future()
-            self._idle.set()
-            if not isinstance(answer, Audio):
-                self._gateway.streams.pop(self._number, None)
-                self._gateway.answer(answer)
-                return
-            try:
-                self._gateway.answer(answer)
-            except ValueError as error:
-                self._stream.cancel()
-                self._gateway.streams.pop(self._number, None)
-                self._gateway.answer(Failed(self._number, "engine", str(error)))
-                return
-
-    async def _next(self) -> Audio | End | Failed:
-        try:
-            return Audio(self._number, await anext(self._stream))
-        except StopAsyncIteration:
-            return End(self._number)
-        except EngineError as error:
-            return Failed(self._number, "engine", str(error), error.transient)
-        except PoolUnavailable as error:
-            return Failed(self._number, "busy", str(error), retry_after_s=error.retry_after_s)
-        except WorkerLost as error:
-            return Failed(self._number, "lost", str(error))
-        except Exception as error:  # a fault of ours must end this stream with a word, not leave it waiting for ever
-            log.exception("a stream failed")
-            return Failed(self._number, "engine", f"{type(error).__name__}: {error}")

@@ -4,14 +4,12 @@ A frame is a head (length of the body u32, kind u8, stream u32, little-endian) a
 small and has many fields is JSON. Every length and every field is checked before it is used.
 """
 
-import json
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Final, assert_never
 
-import orjson
-
 from server.cluster.base import Capacity, StepReport
+from server.cluster.workers.json_body import dumps, list_of, loads, table_of, text_of, whole_number
 from server.cluster.workers.messages import (
     Audio,
     Cancel,
@@ -68,13 +66,13 @@ def encode(message: Message) -> tuple[bytes, ...]:
         case Pong():
             body = _PONG.pack(message.steps)
         case Synthesize():
-            body = _dumps(_synthesize_to_json(message))
+            body = dumps(_synthesize_to_json(message))
         case Hello():
-            body = _dumps([message.version, message.pid, dict(message.capabilities)])
+            body = dumps([message.version, message.pid, dict(message.capabilities)])
         case Failed():
-            body = _dumps([message.kind, message.message, message.transient, message.retry_after_s])
+            body = dumps([message.kind, message.message, message.transient, message.retry_after_s])
         case Leaving():
-            body = _dumps([message.reason, message.culprits])
+            body = dumps([message.reason, message.culprits])
         case _:
             assert_never(message)
     return (_head(kind, stream, len(body)) + body,)
@@ -183,22 +181,22 @@ def _pong(stream: int, body: memoryview) -> Pong:
 
 
 def _hello(stream: int, body: memoryview) -> Hello:
-    version, pid, capabilities = _list(_loads(body), 3)
-    return Hello(_whole(pid), _table(capabilities), _whole(version))
+    version, pid, capabilities = list_of(loads(body), 3)
+    return Hello(whole_number(pid), table_of(capabilities), whole_number(version))
 
 
 def _failed(stream: int, body: memoryview) -> Failed:
-    kind, message, transient, retry_after_s = _list(_loads(body), 4)
+    kind, message, transient, retry_after_s = list_of(loads(body), 4)
     if kind not in ("engine", "busy", "lost"):
         raise ValueError(f"no failure is called {kind!r}")
-    return Failed(stream, kind, _text(message), transient is True, float(retry_after_s))
+    return Failed(stream, kind, text_of(message), transient is True, float(retry_after_s))
 
 
 def _leaving(stream: int, body: memoryview) -> Leaving:
-    reason, culprits = _list(_loads(body), 2)
+    reason, culprits = list_of(loads(body), 2)
     if reason not in ("stopping", "hung"):
         raise ValueError(f"no reason is called {reason!r}")
-    return Leaving(reason, tuple(_whole(stream) for stream in culprits))
+    return Leaving(reason, tuple(whole_number(stream) for stream in culprits))
 
 
 def _synthesize_to_json(message: Synthesize) -> list[Any]:
@@ -219,79 +217,38 @@ def _synthesize_to_json(message: Synthesize) -> list[Any]:
 
 
 def _synthesize(stream: int, body: memoryview) -> Synthesize:
-    start, principal, number, cut, voice, rate, factors, seed, instruct, lexicon, plan = _list(_loads(body), 11)
-    cut_start, cut_end, text, boundary, cause, language = _list(cut, 6)
-    speed, pitch, volume = _list(factors, 3)
-    mode, chunk_ms = _list(plan, 2)
+    start_sample, principal, number, cut, voice, rate, factors, seed, instruct, lexicon, plan = list_of(loads(body), 11)
+    start, end, text, boundary, cause, language = list_of(cut, 6)
+    speed, pitch, volume = list_of(factors, 3)
+    mode, chunk_ms = list_of(plan, 2)
     if language not in ("zh", "en") or mode not in ("stream", "block"):
         raise ValueError(f"no language or mode is called {language!r}, {mode!r}")
     request = SegmentRequest(
-        id=_whole(number),
-        cut=Cut(_whole(cut_start), _whole(cut_end), _text(text), Boundary(boundary), CutCause(cause), language),
-        voice=_text(voice),
-        sample_rate=_whole(rate),
+        id=whole_number(number),
+        cut=Cut(whole_number(start), whole_number(end), text_of(text), Boundary(boundary), CutCause(cause), language),
+        voice=text_of(voice),
+        sample_rate=whole_number(rate),
         speed=float(speed),
         pitch=float(pitch),
         volume=float(volume),
-        seed=_whole(seed),
-        instruct=_text(instruct),
-        lexicon=None if lexicon is None else {_text(key): _text(value) for key, value in _table(lexicon).items()},
-        plan=RenderPlan(mode, tuple(_whole(ms) for ms in chunk_ms)),
+        seed=whole_number(seed),
+        instruct=text_of(instruct),
+        lexicon=None if lexicon is None else {text_of(key): text_of(value) for key, value in table_of(lexicon).items()},
+        plan=RenderPlan(mode, tuple(whole_number(ms) for ms in chunk_ms)),
     )
-    return Synthesize(stream, request, _whole(start), _text(principal))
+    return Synthesize(stream, request, whole_number(start_sample), text_of(principal))
 
 
 def _words_to_json(words: tuple[WordTiming, ...]) -> bytes:
     if not words:
         return b""
     lines = [(w.text, int(w.start), int(w.end), int(w.first_sample), int(w.end_sample)) for w in words]
-    return _dumps(lines)
+    return dumps(lines)
 
 
 def _words_from_json(body: memoryview) -> tuple[WordTiming, ...]:
-    lines = [_list(line, 5) for line in _loads(body)]
-    return tuple(WordTiming(_text(text), *map(_whole, numbers)) for text, *numbers in lines)
-
-
-# JSON
-
-
-def _dumps(value: Any) -> bytes:
-    try:
-        return orjson.dumps(value)
-    except TypeError:  # half a surrogate pair in a text: slower, but never lost
-        return json.dumps(value).encode()
-
-
-def _loads(body: memoryview) -> Any:
-    try:
-        return orjson.loads(body)
-    except orjson.JSONDecodeError:
-        return json.loads(bytes(body))
-
-
-def _list(value: Any, length: int) -> list[Any]:
-    if not isinstance(value, list) or len(value) != length:
-        raise ValueError(f"not a list of {length}")
-    return value
-
-
-def _table(value: Any) -> Mapping[str, Any]:
-    if not isinstance(value, dict):
-        raise ValueError("not a table")
-    return value
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise ValueError(f"{type(value).__name__} in place of a text")
-    return value
-
-
-def _whole(value: Any) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise ValueError(f"{type(value).__name__} in place of a whole number")
-    return value
+    lines = [list_of(line, 5) for line in loads(body)]
+    return tuple(WordTiming(text_of(text), *map(whole_number, numbers)) for text, *numbers in lines)
 
 
 _MESSAGES: Final[dict[int, tuple[type[Message], Callable[[int, memoryview], Message]]]] = {

@@ -1,0 +1,101 @@
+"""One stream that a worker serves: asked for by a gateway chunk by chunk, asked of the engine pool of this process."""
+
+import asyncio
+from typing import Protocol
+
+import structlog
+
+from server.cluster.base import PoolUnavailable, SegmentStream, Urgency, WorkerLost
+from server.cluster.workers.messages import Audio, End, Failed
+from server.cluster.workers.wire import WireError
+from server.engines.base import EngineError
+
+log = structlog.get_logger(__name__)
+
+
+class HangingStream(SegmentStream, Protocol):
+    """A stream that knows whether it is what a step hangs of."""
+
+    @property
+    def hangs(self) -> int: ...
+
+
+class Peer(Protocol):
+    """Who asked for it: one gateway's connection."""
+
+    @property
+    def streams(self) -> "dict[int, ServedStream]":
+        """Its streams that are not over, by number."""
+
+    def answer(self, message: Audio | End | Failed) -> None:
+        """Write what a stream asked for. ValueError where it is too long to send."""
+
+
+class ServedStream:
+    """One stream of a gateway: a task that asks the pool for a chunk whenever the gateway asks."""
+
+    def __init__(self, number: int, stream: HangingStream, peer: Peer) -> None:
+        self._number = number
+        self._stream = stream
+        self._peer = peer
+        self._asked: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._task = asyncio.create_task(self._serve())
+
+    @property
+    def hangs(self) -> int:
+        """Steps with it that hung."""
+        return self._stream.hangs
+
+    def ask(self, urgency: Urgency) -> None:
+        """The gateway wants the next chunk. WireError where it has not had the one before."""
+        if self._asked.done():
+            raise WireError("a chunk is asked for before the one before it was there")
+        self._stream.urgency = urgency
+        self._idle.clear()
+        self._asked.set_result(None)
+
+    async def answered(self) -> None:
+        """Returns when nothing is asked for that is not there."""
+        await self._idle.wait()
+
+    def cancel(self) -> None:
+        """Nothing more is wanted."""
+        self._peer.streams.pop(self._number, None)
+        self._stream.cancel()
+        self._task.cancel()
+        self._idle.set()
+
+    async def _serve(self) -> None:
+        while True:
+            await self._asked
+            answer = await self._next()
+            self._asked = asyncio.get_running_loop().create_future()
+            self._idle.set()
+            if not isinstance(answer, Audio):
+                self._peer.streams.pop(self._number, None)
+                self._peer.answer(answer)
+                return
+            try:
+                self._peer.answer(answer)
+            except ValueError as error:
+                self._stream.cancel()
+                self._peer.streams.pop(self._number, None)
+                self._peer.answer(Failed(self._number, "engine", str(error)))
+                return
+
+    async def _next(self) -> Audio | End | Failed:
+        try:
+            return Audio(self._number, await anext(self._stream))
+        except StopAsyncIteration:
+            return End(self._number)
+        except EngineError as error:
+            return Failed(self._number, "engine", str(error), error.transient)
+        except PoolUnavailable as error:
+            return Failed(self._number, "busy", str(error), retry_after_s=error.retry_after_s)
+        except WorkerLost as error:
+            return Failed(self._number, "lost", str(error))
+        except Exception as error:  # a fault of ours must end this stream with a word, not leave it waiting for ever
+            log.exception("a stream failed")
+            return Failed(self._number, "engine", f"{type(error).__name__}: {error}")
