@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Final
 
 from server.gateway.auth import KeysError, add_key, read_key_file, remove_keys
-from server.settings import ENV_PREFIX, OPTIONS, Settings, SettingsError, load, markdown_table
+from server.setting_sources import load
+from server.settings import ENV_PREFIX, OPTIONS, Settings, SettingsError, markdown_table
 
 EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1

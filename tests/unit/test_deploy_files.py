@@ -14,7 +14,8 @@ from protocol.limits import IDLE_HEARTBEAT_S, RESUME_ATTEMPT_S
 from server.app import STOP_S, Server
 from server.gateway.http_connection import KEEP_ALIVE_S, MAX_BODY_BYTES
 from server.open_files import needed_files
-from server.settings import Settings, load
+from server.setting_sources import load
+from server.settings import Settings
 from tests.support.programs import find_program
 
 ROOT = Path(__file__).parents[2]

@@ -3,7 +3,8 @@
 import pytest
 
 from server.gateway.origins import Origins
-from server.settings import Settings, SettingsError, load
+from server.setting_sources import load
+from server.settings import Settings, SettingsError
 
 LOCAL = Origins(local_only=True)
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from server.settings import OPTIONS, Settings, SettingsError, is_loopback, load, markdown_table
+from server.setting_sources import load
+from server.settings import OPTIONS, Settings, SettingsError, is_loopback, markdown_table
 
 DOCS = Path(__file__).parents[2] / "docs" / "operations.md"
 

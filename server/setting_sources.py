@@ -1,0 +1,162 @@
+"""Where settings come from: a TOML file, then the environment, then the command line; merged, and every fault told."""
+
+import argparse
+import difflib
+import re
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+from server.setting_kinds import Flag, Pairs, ReadableFile
+from server.settings import CONFIG_ENV, ENV_PREFIX, OPTIONS, Option, Settings, SettingsError, is_loopback
+
+# Read by other parts: the voice cache and the client, which share the prefix.
+_OTHER_ENV: Final = frozenset({CONFIG_ENV, "COSYSTREAM_MODEL_DIR", "COSYSTREAM_URL", "COSYSTREAM_API_KEY"})
+# Kubernetes describes a service called `cosystream` by such variables in every pod.
+_KUBERNETES_ENV: Final = re.compile(r"COSYSTREAM_(SERVICE_(HOST|PORT.*)|PORT_[0-9]+_.*)")
+_BY_NAME: Final = {each.name: each for each in OPTIONS}
+
+
+def load(argv: Sequence[str], environ: Mapping[str, str]) -> Settings:
+    """The settings from command line `argv` (without the program's name) and the environment, all sources merged.
+
+    Raises SettingsError naming every fault at once.
+    """
+    loader = _Loader()
+    arguments = argparse.Namespace(config=None)
+    unknown: list[str] = []
+    try:
+        arguments, unknown = argument_parser().parse_known_args(list(argv))
+    except SettingsError as problem:
+        loader.problems += problem.problems
+    config = arguments.config or environ.get(CONFIG_ENV, "").strip()
+    if config:
+        loader.file(config)
+    loader.environment(environ)
+    loader.arguments(vars(arguments), unknown)
+    return loader.finish()
+
+
+class _Parser(argparse.ArgumentParser):
+    """An argument parser that raises instead of ending the process."""
+
+    def error(self, message: str) -> NoReturn:
+        raise SettingsError([f"command line: {message}"])
+
+
+def argument_parser(prog: str = "python -m server") -> argparse.ArgumentParser:
+    """The command line of the server; values stay text, so that all faults can be reported together."""
+    parser = _Parser(
+        prog=prog,
+        description="A real-time speech server: text in over a WebSocket, speech out as it is made.",
+        epilog=f"Every setting can also come from the environment ({ENV_PREFIX}PORT for --port) or from a TOML file "
+        "(port = 8765); the command line wins over the environment, which wins over the file. "
+        "Other commands: `keys add|list|remove`, `health`, `settings --markdown`.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--config", metavar="FILE", help=f"TOML file with settings; also {CONFIG_ENV}")
+    for each in OPTIONS:
+        default = f" (default: {each.default})" if each.default not in ("", "-") else ""
+        help_text = f"{each.help}: {each.kind.allowed}{default}".replace("%", "%%")
+        if isinstance(each.kind, Flag):
+            parser.add_argument(each.flag, dest=each.name, nargs="?", const="true", metavar="BOOL", help=help_text)
+        else:
+            parser.add_argument(each.flag, dest=each.name, action="append", metavar="VALUE", help=help_text)
+    return parser
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+class _Loader:
+    """Collects values and faults from the sources, in rising priority."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+        self.problems: list[str] = []
+        self.warnings: list[str] = []
+
+    def take(self, source: str, shown: str, each: Option, value: object) -> None:
+        try:
+            parsed = each.kind.parse(value)
+        except (ValueError, TypeError) as problem:
+            reason = f" ({problem})" if isinstance(each.kind, ReadableFile) and str(problem) else ""
+            if each.name == "port" and isinstance(value, str) and value.startswith("tcp://"):
+                reason = " (Kubernetes set it; use `enableServiceLinks: false` or another service name)"
+            self.problems.append(f"{source}: {shown} = {value!r}{reason}; allowed is {each.kind.allowed}")
+            return
+        if isinstance(each.kind, Pairs):
+            parsed = {**self.values.get(each.name, {}), **parsed}
+        self.values[each.name] = parsed
+
+    def file(self, path: str) -> None:
+        try:
+            with Path(path).expanduser().open("rb") as handle:
+                table = tomllib.load(handle)
+        except OSError as problem:
+            self.problems.append(f"{path}: cannot be read: {problem.strerror or type(problem).__name__}")
+            return
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
+            self.problems.append(f"{path}: is not TOML: {problem}")
+            return
+        for name, value in table.items():
+            if name in _BY_NAME:
+                self.take(path, name, _BY_NAME[name], value)
+            else:
+                self.problems.append(f"{path}: {name} is no setting{_nearest(name, _BY_NAME)}")
+
+    def environment(self, environ: Mapping[str, str]) -> None:
+        known = {each.env: each for each in OPTIONS}
+        for name in sorted(environ):
+            if not name.startswith(ENV_PREFIX) or name in _OTHER_ENV or not environ[name].strip():
+                continue  # an empty variable counts as not set: compose files pass on what is not there that way
+            if name in known:
+                self.take("environment", name, known[name], environ[name])
+            elif not _KUBERNETES_ENV.fullmatch(name):
+                self.warnings.append(f"environment: {name} is no setting{_nearest(name, known)}")
+
+    def arguments(self, given: Mapping[str, Any], unknown: Sequence[str]) -> None:
+        for each in OPTIONS:
+            values = given.get(each.name)
+            for value in values if isinstance(values, list) else [values]:
+                if value is not None:
+                    self.take("command line", each.flag, each, value)
+        for argument in unknown:
+            name = argument.split("=", 1)[0]
+            near = _nearest(name, [each.flag for each in OPTIONS]) if name.startswith("-") else ""
+            self.problems.append(f"command line: {argument} is not understood{near}")
+
+    def finish(self) -> Settings:
+        if not self.problems:
+            if self.values.get("journal_fsync") and self.values.get("store", "memory") == "memory":
+                self.warnings.append("journal_fsync does nothing without a store (--store file:DIRECTORY)")
+            if self.values.get("worker_devices") and not self.values.get("workers"):
+                self.warnings.append("worker_devices does nothing without worker processes (--workers N)")
+            settings = Settings(**self.values, warnings=tuple(self.warnings))
+            self.problems += _contradictions(settings)
+            if not self.problems:
+                return settings
+        raise SettingsError(self.problems + [f"warning: {each}" for each in self.warnings])
+
+
+def _contradictions(settings: Settings) -> list[str]:
+    found = []
+    if (settings.tls_cert is None) != (settings.tls_key is None):
+        missing = "tls_key" if settings.tls_key is None else "tls_cert"
+        found.append(f"{missing} is missing: tls_cert and tls_key go together")
+    if settings.no_text_at_rest and settings.store != "memory":
+        found.append(
+            f"store = {settings.store!r} writes texts to disk, which no_text_at_rest refuses; allowed is memory"
+        )
+    if settings.store != "memory" and settings.resume_ttl_s <= 0:
+        found.append(f"store = {settings.store!r} needs resume_ttl_s above 0")
+    public = [host for host in settings.hosts if not is_loopback(host)]
+    if public and settings.keys is None and not settings.insecure:
+        found.append(
+            f"host = {', '.join(public)!r} can be reached from other machines; allowed with --keys FILE "
+            "(make one with `python -m server keys add NAME`), or without keys by --insecure"
+        )
+    return found
