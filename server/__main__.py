@@ -64,7 +64,7 @@ def _serve(arguments: list[str]) -> int:
         return EXIT_USAGE
     # Late, so that --help and wrong settings do not wait for the engines' libraries, and the parent of several gateways
     # never loads them.
-    run = importlib.import_module("server.gateways.parent" if settings.gateways > 1 else "server.app").run
+    run = importlib.import_module("server.gateways.parent" if settings.gateways > 1 else "server.running").run
     status: int = run(settings)
     return status
 

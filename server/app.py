@@ -1,21 +1,18 @@
-"""The composition root: settings in, a running server out, and a bounded way to stop it."""
+"""The composition root: settings in, a server out, and a bounded way to stop it. `running.py` makes it a process."""
 
 import asyncio
-import os
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
 import structlog
-import uvloop
 from websockets.asyncio.server import ServerConnection
 
 from protocol.media.opus import OpusUnavailableError, load_opuslib
 from protocol.server_messages import BusyReason
-from server.background import end_process, in_daemon_thread
+from server.background import in_daemon_thread
 from server.cluster import EnginePool
 from server.cluster.opening import PoolOpener
-from server.engines import Capabilities, EngineError
+from server.engines import Capabilities
 from server.gateway.auth import Principals
 from server.gateway.doorkeeper import Doorkeeper
 from server.gateway.farewell import say_busy
@@ -32,27 +29,19 @@ from server.gateways.names import session_prefix
 from server.gateways.place import Place
 from server.gateways.pool_share import PoolShare
 from server.gateways.routes import all_metrics, other_parts, private_routes
-from server.notify import ServiceManager
-from server.observe.logs import configure_logs, log_loop_fault
 from server.observe.loop_lag import LoopLag
 from server.observe.pool import PoolWatch
 from server.observe.watch import Watch
-from server.open_files import raise_file_limit
 from server.scheduler.admission import Refusal
 from server.scheduler.principals import PrincipalLimits
 from server.session import Policy
 from server.settings import Settings
-from server.signals import end_at_once, on_stop_signals
-from server.store import Activity, StoreError, open_store
+from server.store import Activity, open_store
 
 log = structlog.get_logger(__name__)
 
 LOADING_RETRY_S = 1.0
 LEAST_FAILURES = 100  # an hour, else as many as there may be sessions: all may be gone, as after a restart
-STOP_S = 15.0
-"""A stop takes `drain_timeout_s` and, where peers, disk and engine all hang, about so long beside it."""
-START_ERRORS = (OSError, ValueError, LookupError, EngineError, StoreError)
-"""Why a server cannot start: in one line for the user."""
 
 
 class Server:
@@ -233,84 +222,9 @@ class Server:
         await WebSocketConnection(connection, self.pool, self._policy, authenticate, self.sessions, elsewhere).run()
 
 
-async def serve(
-    settings: Settings,
-    started: Callable[[Server], None] | None = None,
-    *,
-    place: Place | None = None,
-    stop: asyncio.Event | None = None,
-    manager: ServiceManager | None = None,
-) -> None:
-    """Run a server until SIGTERM or SIGINT, or until `stop` is set.
-
-    `started` is called when it is ready; `manager` hears that and when it stops.
-    """
-    manager = manager or ServiceManager()
-    with manager.watched():
-        await _serve(settings, started, place, stop or asyncio.Event(), manager)
-
-
-async def _serve(
-    settings: Settings,
-    started: Callable[[Server], None] | None,
-    place: Place | None,
-    stop: asyncio.Event,
-    manager: ServiceManager,
-) -> None:
-    server = Server(settings, place)
-    asyncio.get_running_loop().set_exception_handler(log_loop_fault)
-    # One of several gateways is ended by its parent, which hears the signals, too.
-    on_stop_signals(stop, end_at_once if place is None else lambda: None)
-    starting = asyncio.ensure_future(server.start())
-    stopping = asyncio.ensure_future(stop.wait())
-    try:
-        await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
-        if starting.done():
-            starting.result()
-            if started:
-                started(server)
-            assert server.listener is not None
-            manager.ready(f"ready at {', '.join(server.listener.urls)}")
-            await stopping
-    finally:
-        manager.stopping("stopping", settings.drain_timeout_s + STOP_S)
-        starting.cancel()
-        stopping.cancel()
-        await asyncio.gather(starting, stopping, return_exceptions=True)
-        await server.stop()
-
-
-def run(settings: Settings) -> int:
-    """Run the server in this process; the exit status is returned."""
-    configure_logs(settings.log_format, settings.log_level)
-    for warning in (*settings.warnings, raise_file_limit(settings)):
-        if warning:
-            log.warning(warning)
-    try:
-        uvloop.run(serve(settings, _announce, manager=ServiceManager.of(os.environ)))
-    except START_ERRORS as error:
-        log.error("the server cannot run", reason=" ".join(str(error).split()))
-        log.debug("where that came from", exc_info=error)
-        return end_process(1)
-    return end_process(0)
-
-
 def _warm_up_opus() -> None:
     """Load libopus now, not for the first client who asks for it."""
     try:
         load_opuslib()
     except OpusUnavailableError as error:
         log.warning("there is no Opus, only PCM", reason=str(error))
-
-
-def _announce(server: Server) -> None:
-    assert server.listener is not None
-    assert server.pool is not None
-    for url in server.listener.urls:
-        log.info(
-            "ready",
-            url=url,
-            engine=server.settings.engine,
-            voices=len(server.pool.capabilities.voices),
-            store=server.settings.store,
-        )

@@ -10,7 +10,7 @@ import sys
 import structlog
 import uvloop
 
-from server.app import START_ERRORS, Server, serve
+from server.app import Server
 from server.background import end_process
 from server.gateways.control import (
     ALIVE_S,
@@ -24,6 +24,7 @@ from server.gateways.control import (
 )
 from server.gateways.place import Place
 from server.observe.logs import configure_logs
+from server.running import START_ERRORS, serve
 
 log = structlog.get_logger(__name__)
 

@@ -135,7 +135,7 @@ def test_what_cannot_start_says_why_in_one_line(args: list[str], word: str) -> N
 
 LOADING_FOR_EVER = """
 import sys, time
-from server.app import run
+from server.running import run
 from server.engines import registry
 from server.settings import Settings
 

@@ -21,6 +21,7 @@ PURE = (
     "server/gateway/request_head.py",
     "server/gateways/merging.py",
     "server/gateways/names.py",
+    "server/json_text.py",
     "server/link",
     "server/observe/account.py",
     "server/observe/latencies.py",
@@ -59,7 +60,7 @@ IMPURE_MODULES = {
 ALLOWED = {
     ("protocol/media/opus.py", "threading"),  # a lock, so that two threads do not load libopus at once
 }
-SHELLS = ("server.app", "server.cluster", "server.gateway")
+SHELLS = ("server.app", "server.cluster", "server.gateway", "server.running")
 
 # Modules that speak to a person at a terminal.
 COMMAND_LINE = ("client/__main__.py", "client/cli", "server/__main__.py", "server/engines/embedded/__main__.py")

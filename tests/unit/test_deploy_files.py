@@ -11,9 +11,10 @@ from starlette.applications import Starlette
 from starlette.routing import Route
 
 from protocol.limits import IDLE_HEARTBEAT_S, RESUME_ATTEMPT_S
-from server.app import STOP_S, Server
+from server.app import Server
 from server.gateway.http_connection import KEEP_ALIVE_S, MAX_BODY_BYTES
 from server.open_files import needed_files
+from server.running import STOP_S
 from server.setting_sources import load
 from server.settings import Settings
 from tests.support.programs import find_program
