@@ -1,4 +1,4 @@
-"""The last words on a connection: why it is closed. Bounded also where the peer does not read."""
+"""The last words on a connection: why either side closes it. Bounded also where the peer does not read."""
 
 import asyncio
 from typing import Final
@@ -13,6 +13,13 @@ from server.scheduler.admission import Refusal
 
 SEND_TIMEOUT_S: Final = 1.0  # a peer that does not read cannot be told why it is closed
 CLOSE_TIMEOUT_S: Final = 2.0
+LEFT: Final = (CloseCode.NORMAL, CloseCode.GOING_AWAY)  # closes with which a client gives its session up
+FAULTS: Final = (  # closes with which the WebSocket layer ends a client that broke its rules: no `error` goes before
+    CloseCode.PROTOCOL_ERROR,
+    CloseCode.INVALID_DATA,
+    CloseCode.POLICY,
+    CloseCode.TOO_BIG,
+)
 
 
 async def say_busy(connection: ServerConnection, refusal: Refusal) -> None:
@@ -46,3 +53,10 @@ async def close(connection: ServerConnection, code: CloseCode, reason: str) -> N
             await connection.close(code, close_reason(reason))
     except TimeoutError:
         connection.transport.abort()
+
+
+def gave_up(closed: ConnectionClosed) -> bool:
+    """Whether the client gave its session up, or broke the rules, instead of losing its connection."""
+    if closed.rcvd is not None and closed.rcvd.code in LEFT:
+        return True
+    return closed.sent is not None and closed.sent.code in FAULTS

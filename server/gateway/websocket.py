@@ -13,7 +13,7 @@ from protocol.errors import CloseCode, ErrorCode, ProtocolError
 from server.cluster.base import EnginePool
 from server.gateway.caller import Authenticate, Caller
 from server.gateway.doorkeeper import Refused
-from server.gateway.farewell import close, say, say_busy, say_error
+from server.gateway.farewell import close, gave_up, say, say_busy, say_error
 from server.gateway.live import LiveSession
 from server.gateway.relay import Elsewhere, Relay, TryAgain, client_address
 from server.gateway.sessions import Sessions
@@ -24,13 +24,6 @@ from server.session import Policy, ResumeRefused
 
 STOP_TIMEOUT_S: Final = 4.0  # for the store and the close, after the time to finish
 MAX_REFUSALS: Final = 8  # of one connection: `resume` after `resume` that failed
-LEFT: Final = (CloseCode.NORMAL, CloseCode.GOING_AWAY)  # closes with which a client gives its session up
-FAULTS: Final = (  # closes with which the WebSocket layer ends a client that broke its rules: no `error` goes before
-    CloseCode.PROTOCOL_ERROR,
-    CloseCode.INVALID_DATA,
-    CloseCode.POLICY,
-    CloseCode.TOO_BIG,
-)
 
 
 class WebSocketConnection:
@@ -95,7 +88,7 @@ class WebSocketConnection:
                 with self._sessions.member(self._relay):
                     await self._relay.run()
         except ConnectionClosed as closed:
-            outcome = "closed" if self._is_over(closed) else None
+            outcome = "closed" if gave_up(closed) else None
         except _Cut:
             outcome = "stopped" if self._known else None
             if self._known:  # given up first: its client may ask another process for it as soon as it hears of the end
@@ -121,12 +114,6 @@ class WebSocketConnection:
                 self._relay.abort()
             if self._ended is not None and not self._ended.done():
                 self._ended.set_result(None)
-
-    def _is_over(self, closed: ConnectionClosed) -> bool:
-        """Whether the client gave its session up, or broke the rules, instead of losing its connection."""
-        if closed.rcvd is not None and closed.rcvd.code in LEFT:
-            return True
-        return closed.sent is not None and closed.sent.code in FAULTS
 
     async def _leave(self, outcome: str | None) -> None:
         """The connection is over. `outcome` None: the session may go on with another one."""
