@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
 import pytest
+from structlog.testing import capture_logs
 
 from server.cluster import PoolUnavailable, Urgency
 from server.cluster.workers import WorkerPool
@@ -23,7 +24,8 @@ from server.engines.rendering import RenderedChunk
 from tests.support.pools import Noted, collect, request
 
 CAPABILITIES = registry.create("tone", {}).capabilities
-HELLO = m.Hello(0, describe(CAPABILITIES))
+NOBODY = 2**22 + 1  # no process has a number as high
+HELLO = m.Hello(NOBODY, describe(CAPABILITIES))
 WORDS = (WordTiming("a", 0, 1, 0, 2), WordTiming("b", 1, 2, 2, 2), WordTiming("c", 2, 3, 2, 4))
 
 
@@ -147,17 +149,24 @@ async def test_a_stream_goes_on_at_the_next_sample_and_no_word_comes_twice(folde
         dataclasses.replace(HELLO, version=HELLO.version + 1),
         dataclasses.replace(HELLO, capabilities={**HELLO.capabilities, "fingerprint": "tone-2"}),
         dataclasses.replace(HELLO, capabilities={**HELLO.capabilities, "count_tokens": "nowhere:at_all"}),
+        dataclasses.replace(HELLO, pid=0),
+        dataclasses.replace(HELLO, pid=1),
     ],
-    ids=["another version", "other samples", "nothing to count with"],
+    ids=["another version", "other samples", "nothing to count with", "our process group", "init"],
 )
 async def test_a_worker_that_does_not_fit_is_not_used_and_not_asked_all_the_time(folder: str, hello: m.Hello) -> None:
     async with played(folder, HELLO, None) as workers, pool_of(workers) as (pool, noted):
         fits, other = workers
         other.hello = hello
-        other.say(hello)
-        await asyncio.sleep(0.5)
-        assert pool.capacity().workers == 1
-        assert 2 <= other.connections <= 5
+        with capture_logs() as lines:
+            other.say(hello)
+            await asyncio.sleep(0.5)
+            assert pool.capacity().workers == 1
+            assert 2 <= other.connections <= 5
+            assert [(line["event"], line["pid"]) for line in lines] == [("a worker cannot be used", hello.pid)]
+            other.hello = dataclasses.replace(hello, version=99, pid=NOBODY + 1)  # another process, told once again
+            await asyncio.sleep(2.2)
+            assert [line["pid"] for line in lines] == [hello.pid, NOBODY + 1]
         stream = pool.synthesize(request())
         reading = asyncio.ensure_future(collect(stream))
         begun, _ = await fits.asked()

@@ -61,8 +61,8 @@ class Asker(Protocol):
 class Owner(Protocol):
     """Who has connections: the pool."""
 
-    def greeted(self, connection: "WorkerConnection", hello: Hello) -> bool:
-        """A worker is ready; False where it cannot be used."""
+    def greeted(self, connection: "WorkerConnection", hello: Hello) -> str | None:
+        """A worker is ready. Why it cannot be used, in a line, where it cannot."""
 
     def stepped(self, step: Stepped) -> None:
         """A worker's engine did a step."""
@@ -79,6 +79,7 @@ class WorkerConnection(asyncio.Protocol):
     def __init__(self, owner: Owner, *, step_timeout_s: float) -> None:
         self.pid = 0
         self.was_ready = False
+        self.refusal: str | None = None  # why this worker cannot be used
         self.over = asyncio.Event()
         self.used = 0  # when a stream was last given to it, in streams given
         self.streams: dict[int, Asker] = {}  # bounded by the sessions of this gateway
@@ -229,9 +230,12 @@ class WorkerConnection(asyncio.Protocol):
     def _greet(self, hello: Hello) -> None:
         self.pid = hello.pid
         if hello.version != WIRE_VERSION:
-            log.error("a worker is of another version than this server, which must be restarted", pid=hello.pid)
-            self.close()
-        elif self._owner.greeted(self, hello):
+            self.refusal = "it is of another version than this server, which must be restarted"
+        elif hello.pid <= 1:  # it is killed when it hangs: 0 would be our own process group, 1 the system
+            self.refusal = "no worker process has this number"
+        else:
+            self.refusal = self._owner.greeted(self, hello)
+        if self.refusal is None:
             self._ready = self.was_ready = True
         else:
             self.close()

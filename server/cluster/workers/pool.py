@@ -157,25 +157,21 @@ class WorkerPool:
 
     # What its connections tell (Owner)
 
-    def greeted(self, connection: WorkerConnection, hello: Hello) -> bool:
+    def greeted(self, connection: WorkerConnection, hello: Hello) -> str | None:
         """See Owner. All workers must make the same samples, or no segment could go on at another one."""
         try:
             capabilities = restore(hello.capabilities)
         except EngineError as error:
-            log.error("a worker cannot be used", pid=hello.pid, reason=str(error))
-            return False
+            return str(error)
         if self._capabilities is not None and capabilities != self._capabilities:
-            log.error(
-                "a worker's engine differs from the first one's; restart the server to use it",
-                pid=hello.pid,
-                fingerprint=capabilities.fingerprint,
-                wanted=self._capabilities.fingerprint,
+            return (
+                f"its engine ({capabilities.fingerprint}) differs from the first worker's "
+                f"({self._capabilities.fingerprint}): restart the server to use it"
             )
-            return False
         self._capabilities = capabilities
         self._connections.append(connection)
         self._changed.set()
-        return True
+        return None
 
     def stepped(self, step: Stepped) -> None:
         """See Owner."""
@@ -193,6 +189,7 @@ class WorkerPool:
         """One connection to the path after the other."""
         shortest, longest = RETRY_S
         delay = shortest
+        refused = -1  # the process that could not be used: asked again, as another may listen there, but logged once
         while True:
             connection = WorkerConnection(self, step_timeout_s=self._step_timeout_s)
             self._opened.add(connection)
@@ -204,6 +201,9 @@ class WorkerPool:
             finally:
                 connection.close()
                 self._opened.discard(connection)
+            if connection.refusal is not None and connection.pid != refused:
+                refused = connection.pid
+                log.error("a worker cannot be used", pid=refused, reason=connection.refusal)
             if connection.was_ready:
                 delay = shortest
             else:

@@ -31,6 +31,9 @@ log = structlog.get_logger(__name__)
 
 LOAD_AT_MOST_EVERY_S: Final = 0.02  # to who is being served
 LOAD_TO_ALL_S: Final = 0.1  # to every gateway, while there is something new
+MAX_UNREAD: Final = 1_048_576
+"""Bytes of reports that may wait for a gateway which does not read: half an hour's. Audio does not count: each chunk
+is asked for, and may be longer than that."""
 LEAVING_S: Final = 2.0  # for chunks that are being made when the worker is told to end
 
 
@@ -113,7 +116,7 @@ class WorkerService:
     def _tell_all(self) -> None:
         self._timer = None
         if self._gateways:
-            next(iter(self._gateways)).tell_steps()
+            max(self._gateways, key=lambda gateway: gateway.reads).tell_steps()
         self._reports.clear()
         now = Load(self.capacity(), self.streams)
         if now != self._told:
@@ -156,6 +159,8 @@ class _Peer(asyncio.Protocol):
         self._service = service
         self._reader = FrameReader()
         self._told_load_at = 0.0
+        self.reads = True  # as far as is known
+        self._unread = 0  # bytes of reports since it stopped
         self._transport: asyncio.WriteTransport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -167,6 +172,12 @@ class _Peer(asyncio.Protocol):
         for stream in list(self.streams.values()):
             stream.cancel()
         self._service.left(self)
+
+    def pause_writing(self) -> None:
+        self.reads = False
+
+    def resume_writing(self) -> None:
+        self.reads, self._unread = True, 0
 
     def data_received(self, data: bytes) -> None:
         try:
@@ -203,8 +214,16 @@ class _Peer(asyncio.Protocol):
 
     def send(self, *messages: FromWorker) -> None:
         """Write messages; nothing where the connection is gone. ValueError where one is too long."""
-        if not self.closed and self._transport is not None:
-            self._transport.writelines([part for message in messages for part in encode(message)])
+        if self.closed or self._transport is None or self._transport.is_closing():
+            return
+        for message in messages:
+            parts = encode(message)
+            self._transport.writelines(parts)
+            if not self.reads and not isinstance(message, Audio | End | Failed):
+                self._unread += sum(map(len, parts))
+        if self._unread > MAX_UNREAD:
+            log.error("a gateway that does not read is broken off")
+            self.break_off()
 
     def break_off(self) -> None:
         """End the connection."""

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, Final, assert_never
 
 from server.cluster.base import Capacity, StepReport
-from server.cluster.workers.json_body import dumps, list_of, loads, table_of, text_of, whole_number
+from server.cluster.workers.json_fields import list_of, table_of, text_of, whole_number
 from server.cluster.workers.messages import (
     Audio,
     Cancel,
@@ -27,6 +27,7 @@ from server.cluster.workers.messages import (
 )
 from server.engines.base import RenderPlan, WordTiming
 from server.engines.rendering import RenderedChunk, SegmentRequest
+from server.json_text import dumps, loads
 from server.text.tokens import Boundary, Cut, CutCause
 
 MAX_BODY: Final = 64 * 1024 * 1024

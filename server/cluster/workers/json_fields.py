@@ -1,29 +1,10 @@
-"""The JSON in messages between gateways and workers: written, read, and every value checked.
+"""Checks of the values in the JSON between gateways and workers.
 
 What is raised quotes no value: it may be part of a text, and is logged.
 """
 
-import json
 from collections.abc import Mapping
 from typing import Any
-
-import orjson
-
-
-def dumps(value: Any) -> bytes:
-    """JSON of a body. TypeError or ValueError where it cannot be written."""
-    try:
-        return orjson.dumps(value)
-    except TypeError:  # half a surrogate pair in a text: slower, but never lost
-        return json.dumps(value).encode()
-
-
-def loads(body: memoryview) -> Any:
-    """What the body says. Raises ValueError."""
-    try:
-        return orjson.loads(body)
-    except orjson.JSONDecodeError:
-        return json.loads(bytes(body))
 
 
 def list_of(value: Any, length: int) -> list[Any]:
