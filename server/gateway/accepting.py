@@ -5,7 +5,6 @@ next one to them for a moment, and takes it then if it still waits: they may be 
 """
 
 import asyncio
-import errno
 import socket
 import ssl
 from collections.abc import Callable
@@ -13,8 +12,7 @@ from typing import Any, Final
 
 import structlog
 
-PAUSE_S: Final = 0.5  # where no descriptor is left: the connection stays in the queue
-_NOTHING_LEFT: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+PAUSE_S: Final = 0.5  # where no descriptor is left, or whatever it is may last: the connection stays in the queue
 
 log = structlog.get_logger(__name__)
 
@@ -109,9 +107,6 @@ class SharedAcceptor:
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):
             return  # another process was faster, or the client gave up
         except OSError as problem:
-            if problem.errno not in _NOTHING_LEFT:
-                log.warning("a connection cannot be accepted", reason=problem.strerror)
-                return
             log.warning("no further connection can be accepted", reason=problem.strerror)
             self._pause(PAUSE_S, self._wait)
             return

@@ -9,6 +9,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, cast
 
+import pytest
+
 from server.gateway.accepting import PAUSE_S, SharedAcceptor
 from tests.support.loops import each_loop
 from tests.support.processes import ROOT
@@ -137,23 +139,26 @@ async def test_tls_and_handshakes_that_fail() -> None:
 
 
 class Poor(socket.socket):
-    """A socket of a process that has no descriptor left, for some time."""
+    """A socket that fails for some time, as where no descriptor is left."""
 
     refusals = 2
+    problem = errno.EMFILE
 
     def accept(self) -> tuple[socket.socket, Any]:
         if self.refusals:
             self.refusals -= 1
-            raise OSError(errno.EMFILE, "too many open files")
+            raise OSError(self.problem, "no")
         return super().accept()
 
 
+@pytest.mark.parametrize("problem", [errno.EMFILE, errno.EINVAL])
 @each_loop
-async def test_without_descriptors_the_queue_waits() -> None:
+async def test_without_descriptors_the_queue_waits(problem: int) -> None:
     counts: Counter[str] = Counter()
     with listening() as sock:
         poor = Poor(fileno=sock.dup().detach())
         poor.setblocking(False)
+        poor.problem = problem
         one = SharedAcceptor(poor, lambda: Hello("poor", counts), lambda: 0.0)
         began = time.monotonic()
         name, writer = await come(sock)
