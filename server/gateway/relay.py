@@ -6,6 +6,7 @@ reader that stops makes its writer wait, through us. How one end closes, the oth
 """
 
 import asyncio
+from http import HTTPStatus
 from typing import Final
 
 import structlog
@@ -19,7 +20,7 @@ from websockets.typing import Subprotocol
 from protocol import STREAM_PATH, SUBPROTOCOL, CloseCode
 from protocol import client_messages as c
 from protocol.codec import encode
-from protocol.errors import close_reason
+from protocol.errors import ErrorCode, ProtocolError, close_reason
 from server.gateway.turns import Turns
 from server.gateways.siblings import Siblings, Unsure
 
@@ -61,14 +62,14 @@ class Elsewhere:
 
     async def before_claim(self, message: c.Resume, client: ServerConnection) -> "Relay | None":
         """The way to the gateway that made the session. None where it has ended, or never was: a claim is the way to go
-        on. Raises TryAgain.
+        on. Raises TryAgain, and ProtocolError where the key is refused there.
         """
         owner = self._siblings.owner_of(message.session)
         return None if owner is None else await self._reach(owner, message, client)
 
     async def before_unknown(self, message: c.Resume, client: ServerConnection) -> "Relay | None":
         """The way to the gateway that has the session although it did not make it: it has claimed it before. None where
-        nobody has it. Raises TryAgain.
+        nobody has it. Raises TryAgain, and ProtocolError where the key is refused there.
         """
         if not self._relays:
             return None
@@ -111,6 +112,11 @@ class Elsewhere:
                 connection.transport.abort()
                 raise
         except (TimeoutError, InvalidStatus) as problem:
+            if isinstance(problem, InvalidStatus) and problem.response.status_code == HTTPStatus.UNAUTHORIZED:
+                # The keys have changed, and one of us has the old ones: to try again would not help.
+                raise ProtocolError(
+                    ErrorCode.UNAUTHORIZED, "the gateway that has the session refuses this key"
+                ) from None
             log.warning("the gateway that has a session does not answer", owner=owner, reason=str(problem) or "late")
             raise TryAgain from None
         except (OSError, EOFError, InvalidHandshake, ConnectionClosed):

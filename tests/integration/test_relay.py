@@ -11,8 +11,15 @@ from prometheus_client import CollectorRegistry, Gauge
 from websockets.asyncio.client import ClientConnection, connect, unix_connect
 from websockets.asyncio.server import ServerConnection, serve, unix_serve
 from websockets.exceptions import ConnectionClosed
+from websockets.http11 import Request, Response
+from websockets.typing import Subprotocol
 
-from server.gateway.relay import MAX_QUEUE, Relay
+from protocol import SUBPROTOCOL
+from protocol import client_messages as c
+from protocol.errors import ErrorCode, ProtocolError
+from server.gateway.relay import MAX_QUEUE, Elsewhere, Relay, TryAgain
+from server.gateways.names import gateway_name, session_prefix
+from server.gateways.siblings import Siblings
 
 Owner = Callable[[ServerConnection], Awaitable[None]]
 
@@ -170,3 +177,38 @@ async def test_stopping_waits_for_the_client_until_the_deadline(tmp_path: Path) 
             assert not ending.done()
             assert await ending == (1012, "the server is stopping")
             await stopping
+
+
+@pytest.mark.parametrize(("status", "raised"), [(401, ProtocolError), (503, TryAgain)])
+async def test_a_key_that_the_owner_refuses_is_refused_and_not_tried_for_ever(
+    tmp_path: Path, status: int, raised: type[Exception]
+) -> None:
+    ours, owner = gateway_name(1, "00ab34ef"), gateway_name(2, "00ab34ef")
+    siblings = Siblings(ours, tmp_path)
+    siblings.update([ours, owner])
+    gauge = Gauge("relayed", "relayed", registry=CollectorRegistry())
+    elsewhere = Elsewhere(siblings, gauge, relays=True)
+    resume = c.Resume(session_prefix(owner) + "x", "token", 1, 0, 0, 0, 0)
+    caught: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
+
+    async def front(client: ServerConnection) -> None:
+        try:
+            await elsewhere.before_claim(resume, client)
+        except Exception as problem:  # noqa: BLE001  # looked at below
+            caught.set_result(problem)
+
+    def refuse(connection: ServerConnection, _: Request) -> Response:
+        return connection.respond(status, "no")
+
+    async def never(_: ServerConnection) -> None: ...
+
+    async with (
+        unix_serve(
+            never, str(siblings.socket_of(owner)), process_request=refuse, subprotocols=[Subprotocol(SUBPROTOCOL)]
+        ),
+        serve(front, "127.0.0.1", 0) as server,
+        connect(f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}"),
+    ):
+        problem = await asyncio.wait_for(caught, 5)
+    assert isinstance(problem, raised)
+    assert not isinstance(problem, ProtocolError) or problem.code == ErrorCode.UNAUTHORIZED
