@@ -8,9 +8,10 @@ from server.settings import Settings
 OWN_FILES: Final = 128  # the engine's, worker processes, what listens, logs
 
 
-def raise_file_limit(settings: Settings) -> str | None:
+def raise_file_limit(settings: Settings, max_sessions: int | None = None) -> str | None:
     """Raise the soft limit (RLIMIT_NOFILE) to what `settings` need, as far as the hard one lets it. Processes started
-    later inherit it. Where it stays too low: what that means and what to do, in a line.
+    later inherit it. Where it stays too low: what that means and what to do, in a line. `max_sessions` is what the user
+    set, where `settings` are those of one process of several.
     """
     needed = needed_files(settings)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -23,8 +24,12 @@ def raise_file_limit(settings: Settings) -> str | None:
     allowed = _allowed()
     if allowed is None or allowed >= needed:
         return None
+    if max_sessions is None:
+        wish = f"max_sessions = {settings.max_sessions}"
+    else:
+        wish = f"its {settings.max_sessions} of max_sessions = {max_sessions}"
     return (
-        f"this process may open {allowed} files, and max_sessions = {settings.max_sessions} may need {needed}: "
+        f"this process may open {allowed} files, and {wish} may need {needed}: "
         "raise the hard limit (`ulimit -Hn`, LimitNOFILE of systemd, --ulimit nofile of docker) or lower max_sessions"
     )
 

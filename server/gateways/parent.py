@@ -29,7 +29,8 @@ log = structlog.stdlib.get_logger("cosystream.gateways")
 def run(settings: Settings) -> int:
     """Run a server of several gateways; the exit status is returned."""
     configure_logs(settings.log_format, settings.log_level)
-    for warning in (*settings.warnings, raise_file_limit(share_of(settings, settings.gateways))):
+    too_few_files = raise_file_limit(share_of(settings, settings.gateways), settings.max_sessions)
+    for warning in (*settings.warnings, too_few_files):
         if warning:
             log.warning(warning)
     try:

@@ -4,6 +4,7 @@ import resource
 
 import pytest
 
+from server.gateways.shares import share_of
 from server.open_files import OWN_FILES, max_connections, needed_files, raise_file_limit
 from server.settings import Settings
 
@@ -78,3 +79,9 @@ def test_connections_are_no_more_than_there_are_descriptors(limits: list[int]) -
     limits[0] = 160  # journals may take 80
     assert max_connections(STORED) == max(1, 160 - OWN_FILES - 80) == 1
     assert max_connections(FEW) == 160 - OWN_FILES
+
+
+def test_one_process_of_several_names_what_the_user_set(limits: list[int]) -> None:
+    limits[1] = 50
+    warning = str(raise_file_limit(share_of(FEW, 4), FEW.max_sessions))
+    assert "its 25 of max_sessions = 100 may need" in warning
