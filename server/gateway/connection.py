@@ -31,7 +31,7 @@ _FEED_BYTES: Final = 4_096  # parsed at a time, so that a flood is seen before m
 _CONTROL: Final = frozenset({Opcode.CLOSE, Opcode.PING, Opcode.PONG})
 
 
-class Gateway:
+class ListenerState:
     """What the connections of one listener share."""
 
     def __init__(
@@ -83,10 +83,10 @@ class GatewayConnection(ServerConnection):
     `stall_timeout_s`, and every close ends within seconds.
     """
 
-    def __init__(self, gateway: Gateway, protocol: ServerProtocol, server: Server, **options: Any) -> None:
+    def __init__(self, shared: ListenerState, protocol: ServerProtocol, server: Server, **options: Any) -> None:
         super().__init__(protocol, server, **options)
         self.stage = Stage.HEAD
-        self._gateway = gateway
+        self._shared = shared
         self._accepted = self.loop.time()  # with TLS, the handshake comes between this and connection_made
         self._head = HeadReader()
         self._head_timer: asyncio.TimerHandle | None = None
@@ -104,15 +104,15 @@ class GatewayConnection(ServerConnection):
         self.transport = cast(asyncio.Transport, transport)
         self._stall = AbortTimer(self.transport)
         self._closing = AbortTimer(self.transport)
-        gateway = self._gateway
-        gateway.enter(self, self.transport)
-        over = len(gateway.open) - gateway.max_connections
-        if over > _refused_at_once(gateway.max_connections):
+        shared = self._shared
+        shared.enter(self, self.transport)
+        over = len(shared.open) - shared.max_connections
+        if over > _refused_at_once(shared.max_connections):
             self.transport.abort()
         elif over > 0:
             self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, "too many connections", [("Retry-After", "1")])
         else:
-            left = max(0.0, self._accepted + gateway.head_timeout_s - self.loop.time())
+            left = max(0.0, self._accepted + shared.head_timeout_s - self.loop.time())
             self._head_timer = self.loop.call_later(left, self._head_is_late)
 
     def data_received(self, data: bytes) -> None:
@@ -141,13 +141,13 @@ class GatewayConnection(ServerConnection):
     def connection_lost(self, exc: Exception | None) -> None:
         """See asyncio.Protocol."""
         self._cancel_timers()
-        self._gateway.leave(self.transport)
+        self._shared.leave(self.transport)
         if self.stage is Stage.WEBSOCKET:
             super().connection_lost(exc)
 
     def pause_writing(self) -> None:
         """The peer takes less than is sent."""
-        self._stall.start(self._gateway.stall_timeout_s)
+        self._stall.start(self._shared.stall_timeout_s)
         super().pause_writing()
 
     def resume_writing(self) -> None:
@@ -197,12 +197,12 @@ class GatewayConnection(ServerConnection):
             return
         self._cancel_timers()
         self.stage = Stage.HANDED_OVER
-        gateway = self._gateway
+        shared = self._shared
         http = HttpConnection(
-            gateway.config,
-            gateway.http_state,
-            head_timeout_s=gateway.head_timeout_s,
-            stall_timeout_s=gateway.stall_timeout_s,
+            shared.config,
+            shared.http_state,
+            head_timeout_s=shared.head_timeout_s,
+            stall_timeout_s=shared.stall_timeout_s,
             on_lost=self._forget(),
             on_websocket=self._take_back,
         )
@@ -262,8 +262,8 @@ class GatewayConnection(ServerConnection):
         end_with(self.transport, raw_error(status, message, headers or ()), self._forget())
 
     def _forget(self) -> Callable[[], None]:
-        gateway, transport = self._gateway, self.transport
-        return lambda: gateway.leave(transport)
+        shared, transport = self._shared, self.transport
+        return lambda: shared.leave(transport)
 
     def _cancel_timers(self) -> None:
         if self._head_timer is not None:

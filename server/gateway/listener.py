@@ -23,7 +23,7 @@ from protocol.limits import MAX_MESSAGE_BYTES
 from server.gateway.accepting import SharedAcceptor
 from server.gateway.auth import Principals
 from server.gateway.binding import Address, ListenError, open_sockets
-from server.gateway.connection import CLOSE_TIMEOUT_S, ClientFaultFilter, Gateway, GatewayConnection, Stage
+from server.gateway.connection import CLOSE_TIMEOUT_S, ClientFaultFilter, GatewayConnection, ListenerState, Stage
 from server.gateway.http_connection import http_config
 from server.gateway.origins import Origins
 from server.gateway.replies import error_body, handshake_error
@@ -66,10 +66,10 @@ class Share(Protocol):
 class Listener:
     """A listener at work. `addresses` and `urls` (http or https) are where it can be reached."""
 
-    def __init__(self, gateway: Gateway, addresses: Sequence[Address], *, secure: bool) -> None:
+    def __init__(self, shared: ListenerState, addresses: Sequence[Address], *, secure: bool) -> None:
         self.addresses = tuple(addresses)
         self.urls = tuple(f"{'https' if secure else 'http'}://{address}" for address in addresses)
-        self._gateway = gateway
+        self._shared = shared
         self._servers: list[Server] = []
         self._handlers: set[asyncio.Task[Any]] = set()
 
@@ -81,7 +81,7 @@ class Listener:
     @property
     def connection_count(self) -> int:
         """Connections open now, of any kind."""
-        return len(self._gateway.open)
+        return len(self._shared.open)
 
     def stop_accepting(self) -> None:
         """Take no new connection; those there go on."""
@@ -96,22 +96,22 @@ class Listener:
         Returns within `timeout` and about two seconds, whatever peers and handlers do.
         """
         self.stop_accepting()
-        gateway = self._gateway
+        shared = self._shared
         closing: set[asyncio.Task[None]] = set()
-        for transport, connection in list(gateway.open.items()):
+        for transport, connection in list(shared.open.items()):
             if connection.stage is Stage.HEAD:
                 transport.abort()
             elif connection.stage is Stage.WEBSOCKET:
                 closing.add(asyncio.create_task(connection.close(code, close_reason(reason))))
-        for http in list(gateway.http_state.connections):
+        for http in list(shared.http_state.connections):
             http.shutdown()
         try:
             async with asyncio.timeout(timeout):
-                await gateway.empty.wait()
+                await shared.empty.wait()
         except TimeoutError:
-            for transport in list(gateway.open):
+            for transport in list(shared.open):
                 transport.abort()
-        await _finish(closing | self._handlers | gateway.http_state.tasks)
+        await _finish(closing | self._handlers | shared.http_state.tasks)
         await _finish({asyncio.ensure_future(server.wait_closed()) for server in self._servers})
 
     async def _run(self, handler: WebSocketHandler, connection: ServerConnection) -> None:
@@ -161,7 +161,7 @@ async def start_listener(
     ssl = tls_context(settings.tls_cert, settings.tls_key)
     if sockets is None:
         sockets = await open_sockets(settings.hosts, settings.port)
-    gateway = Gateway(
+    shared = ListenerState(
         config=http_config(app),
         max_connections=max_connections(settings),
         head_timeout_s=settings.head_timeout_s,
@@ -169,7 +169,7 @@ async def start_listener(
         on_count=share.on_count if share is not None else lambda _: None,
     )
     addresses = [Address(*sock.getsockname()[:2]) for sock in sockets if sock.family != socket.AF_UNIX]
-    listener = Listener(gateway, addresses, secure=ssl is not None)
+    listener = Listener(shared, addresses, secure=ssl is not None)
     if metrics is not None:
         metrics.connections.set_function(lambda: listener.connection_count)
     judge = partial(_process_request, Origins.of(settings), principals or Principals(), not_serving)
@@ -184,7 +184,7 @@ async def start_listener(
             sock=sock,
             backlog=1024,
             # A subclass with one argument filled in; websockets only calls it.
-            create_connection=cast(type[ServerConnection], partial(GatewayConnection, gateway)),
+            create_connection=cast(type[ServerConnection], partial(GatewayConnection, shared)),
             compression=None,  # makes Opus bigger, costs CPU, and lets small messages swell
             subprotocols=_SUBPROTOCOLS,
             select_subprotocol=_select_subprotocol,
@@ -198,13 +198,13 @@ async def start_listener(
             **kind,
         )
         if share is not None:
-            server.create_server = partial(_accept_in_turns, gateway, server, sock, share, kind)
+            server.create_server = partial(_accept_in_turns, shared, server, sock, share, kind)
         listener._servers.append(await server)
     return listener
 
 
 async def _accept_in_turns(
-    gateway: Gateway, server: Server, sock: socket.socket, share: Share, options: dict[str, Any]
+    shared: ListenerState, server: Server, sock: socket.socket, share: Share, options: dict[str, Any]
 ) -> asyncio.Server:
     """What websockets makes of `loop.create_server`, for a socket that is shared."""
 
@@ -215,7 +215,7 @@ async def _accept_in_turns(
             max_size=MAX_MESSAGE_BYTES,
             logger=logger,
         )
-        return GatewayConnection(gateway, protocol, server, **_BOUNDS)
+        return GatewayConnection(shared, protocol, server, **_BOUNDS)
 
     # websockets asks nothing of it that other servers of asyncio have not.
     return cast(asyncio.Server, SharedAcceptor(sock, factory, share.patience, **options))

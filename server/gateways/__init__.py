@@ -5,4 +5,6 @@
 stands. They share the listening sockets (`loads.py`: whose turn it is to accept), know each other (`siblings.py`) and
 ask each other over unix sockets (`asking.py`, `routes.py`). `names.py` says who owns a session, `shares.py` and
 `pool_share.py` what one process of several may have, `merging.py` adds their metrics up.
+
+A gateway is one of these processes here; what it does with a connection is in `server/gateway`, as where there is one.
 """
