@@ -1,6 +1,7 @@
 """What gateways ask each other over HTTP, on their unix sockets only."""
 
 from typing import Final
+from urllib.parse import unquote
 
 import orjson
 from starlette.requests import Request
@@ -35,12 +36,12 @@ def private_routes(metrics: Metrics, sessions: Sessions, report: StatusReport) -
         return json_response(await report.part())
 
     async def holds(request: Request) -> Response:
-        return json_response(sessions.holds(request.path_params["session"]))
+        return json_response(sessions.holds(unquote(request.url.query)))
 
     return [
         Route(METRICS_PATH, own_metrics),
         Route(STATUS_PATH, own_status),
-        Route(HOLDS_PATH.replace("{session}", "{session:path}"), holds),
+        Route(HOLDS_PATH, holds),
     ]
 
 

@@ -13,8 +13,9 @@ from server.gateways.names import index_of, owner_of
 
 ANSWER_TIMEOUT_S: Final = 0.5
 GONE_TIMEOUT_S: Final = 2.0
-HOLDS_PATH: Final = "/gateway/holds/{session}"
-"""At a gateway's unix socket: whether it has a session."""
+HOLDS_PATH: Final = "/gateway/holds"
+"""At a gateway's unix socket: whether it has the session whose id is the query. Clients may send any characters there,
+also those that no path of a route matches."""
 
 
 class Unsure(Exception):
@@ -72,7 +73,7 @@ class Siblings:
 
     async def holder_of(self, session: str) -> str | None:
         """The other gateway that has this session, whoever made it. Raises Unsure."""
-        target = HOLDS_PATH.format(session=quote(session, safe=""))
+        target = f"{HOLDS_PATH}?{quote(session, safe='')}"
         names = self.others
         answers = await asyncio.gather(*(self._ask(name, target, ANSWER_TIMEOUT_S) for name in names))
         for name, answer in zip(names, answers, strict=True):

@@ -25,6 +25,7 @@ from server.settings import Settings
 from tests.support.faults import prove, speak
 from tests.support.gateways import Gateways, Patient, alive, gateways, owner
 from tests.support.processes import ROOT, get
+from tests.support.resumer import Resumer
 
 TEXT = "山高水远，天蓝云白，风轻日暖。 A gateway goes down, and the sentence goes on. " * 2
 SLOW = ("--engine-option", "step_delay_ms=20")
@@ -119,6 +120,13 @@ async def test_text_and_closes_go_through_a_relay(three: Gateways) -> None:
             await wrong.client.receive()
         assert closed.value.rcvd is not None
         assert (closed.value.rcvd.code, closed.value.rcvd.reason) == (1008, error.message)
+
+
+@pytest.mark.parametrize("made_up", ["\n", "a\r\nb", "\0", "g1-../../x", "g1-00000000." + "../" * 9, "?%2e#&=+ ", "天👋"])
+async def test_an_id_that_nobody_made_is_unknown(three: Gateways, made_up: str) -> None:
+    client = Resumer(three.url, state=c.Resume(made_up, "t", 0, 1, 0, 0, 0))
+    assert await client.ask() == s.ResumeFailed("unknown")
+    await client.client.socket.close()
 
 
 async def test_a_killed_owner_is_followed_by_any_other(three: Gateways) -> None:
