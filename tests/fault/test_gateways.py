@@ -122,7 +122,10 @@ async def test_text_and_closes_go_through_a_relay(three: Gateways) -> None:
         assert (closed.value.rcvd.code, closed.value.rcvd.reason) == (1008, error.message)
 
 
-@pytest.mark.parametrize("made_up", ["\n", "a\r\nb", "\0", "g1-../../x", "g1-00000000." + "../" * 9, "?%2e#&=+ ", "天👋"])
+MADE_UP = ("\n", "a\r\nb", "\0", "g1-../../x", "g1-00000000." + "../" * 9, "?%2e#&=+ ", "天👋")
+
+
+@pytest.mark.parametrize("made_up", MADE_UP)
 async def test_an_id_that_nobody_made_is_unknown(three: Gateways, made_up: str) -> None:
     client = Resumer(three.url, state=c.Resume(made_up, "t", 0, 1, 0, 0, 0))
     assert await client.ask() == s.ResumeFailed("unknown")
