@@ -226,7 +226,7 @@ async def test_what_fails_at_a_worker_fails_alike_here(folder: str) -> None:
     async with played(folder, HELLO) as workers, pool_of(workers) as (pool, _):
         reading = asyncio.ensure_future(collect(pool.synthesize(request())))
         begun, _ = await workers[0].asked()
-        workers[0].say(m.Failed(begun.stream, "busy", "not now", retry_after_s=2.5))
+        workers[0].say(m.Failed(begun.stream, "unavailable", "not now", retry_after_s=2.5))
         with pytest.raises(PoolUnavailable, match="not now") as raised:
             await reading
         assert raised.value.retry_after_s == 2.5

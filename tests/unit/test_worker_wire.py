@@ -45,7 +45,7 @@ EXAMPLES: list[m.Message] = [
     m.Audio(5, RenderedChunk(b"\x00\x01" * 300_000)),
     m.End(6),
     m.Failed(7, "engine", "no such voice", transient=True),
-    m.Failed(7, "busy", "starting", retry_after_s=2.5),
+    m.Failed(7, "unavailable", "starting", retry_after_s=2.5),
     m.Load(Capacity(12.5, 0.03, 4, 2, 0.125, 1), 17),
     m.Stepped(StepReport(0.012, 3, 0.6, first=True, padding=0.19)),
     m.Pong(2**40),

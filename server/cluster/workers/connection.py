@@ -286,7 +286,7 @@ class WorkerConnection(asyncio.Protocol):
 
 
 def _error(message: Failed) -> EngineError | WorkerLost | PoolUnavailable:
-    if message.kind == "busy":
+    if message.kind == "unavailable":
         return PoolUnavailable(message.message, message.retry_after_s)
     if message.kind == "lost":
         return WorkerLost(message.message)

@@ -15,7 +15,7 @@ from server.engines.rendering import RenderedChunk, SegmentRequest
 WIRE_VERSION: Final = 1
 """Changes with every change of these messages: a worker that was restarted may come from a newer installation."""
 
-FailureKind = Literal["engine", "busy", "lost"]
+FailureKind = Literal["engine", "unavailable", "lost"]
 LeavingReason = Literal["stopping", "hung"]
 
 

@@ -93,7 +93,7 @@ class ServedStream:
         except EngineError as error:
             return Failed(self._number, "engine", str(error), error.transient)
         except PoolUnavailable as error:
-            return Failed(self._number, "busy", str(error), retry_after_s=error.retry_after_s)
+            return Failed(self._number, "unavailable", str(error), retry_after_s=error.retry_after_s)
         except WorkerLost as error:
             return Failed(self._number, "lost", str(error))
         except Exception as error:  # a fault of ours must end this stream with a word, not leave it waiting for ever

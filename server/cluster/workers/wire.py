@@ -188,7 +188,7 @@ def _hello(stream: int, body: memoryview) -> Hello:
 
 def _failed(stream: int, body: memoryview) -> Failed:
     kind, message, transient, retry_after_s = list_of(loads(body), 4)
-    if kind not in ("engine", "busy", "lost"):
+    if kind not in ("engine", "unavailable", "lost"):
         raise ValueError(f"no failure is called {kind!r}")
     return Failed(stream, kind, text_of(message), transient is True, float(retry_after_s))
 
