@@ -31,6 +31,7 @@ no throughput that could be measured.
 """
 CLOSE_TIMEOUT_S: Final = 5.0  # for a step that hangs
 MAX_GIVEN_UP: Final = 8  # threads that hang; with more of them the engine is broken
+FRUITLESS: Final = 4  # times `step_timeout_s`: the engine time in which something must have come of a segment
 
 
 class StreamTicket(Ticket):
@@ -228,6 +229,10 @@ class EngineThreads:
             results, raised = self._step([work for _, work in batch])
             seconds = time.perf_counter() - started
             audio_s = sum(work.take_audio_s() for _, work in batch)
+            late_s = FRUITLESS * self._step_timeout_s
+            fruitless = [place for place, (_, work) in enumerate(batch) if work.fruitless_s(seconds) > late_s]
+            for place in fruitless:
+                results[place].append(EngineError(f"the engine makes nothing of it, in {late_s:g} s"))
             with self._changed:
                 if lane.given_up:  # whoever waited has gone on without it
                     for _, work in batch:
@@ -242,6 +247,8 @@ class EngineThreads:
                 for ticket in let_go:
                     assert isinstance(ticket, StreamTicket)
                     self._drop(ticket.work)
+                for place in fruitless:
+                    self._drop(batch[place][1])
             if not self._closing:
                 done = [(ticket, work, made) for (ticket, work), made in zip(batch, results, strict=True)]
                 self._loop.call_soon_threadsafe(self._deliver, done, report)

@@ -34,6 +34,12 @@ class SegmentWork:
         self._request = request
         self._chain = SegmentChain(engine_rate, request.sample_rate, request.volume, start_sample)
         self._audio_s = 0.0
+        self._fruitless_s = 0.0
+
+    def fruitless_s(self, seconds: float) -> float:
+        """A step of it took so long. For how long steps have made no audio of it, one after the other."""
+        self._fruitless_s += seconds
+        return self._fruitless_s
 
     def take_audio_s(self) -> float:
         """Seconds of audio that were made since it was asked last."""
@@ -70,6 +76,8 @@ class SegmentWork:
         else:
             pcm, words = self._chain.process(NOTHING, last=True), ()
         self._audio_s += len(pcm) / 2 / self._request.sample_rate
+        if pcm:
+            self._fruitless_s = 0.0
         results: list[Result] = [RenderedChunk(pcm, words)] if pcm or words else []
         return results if isinstance(event, Chunk) else [*results, End()]
 

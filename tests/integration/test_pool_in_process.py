@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from server.cluster import InProcessPool, PoolUnavailable, Urgency, WorkerLost
+from server.cluster.segment import NOTHING
 from server.engines import EngineError, Job, RenderPlan, Segment, tone
-from server.engines.base import SegmentFailed, StepEvent
+from server.engines.base import Chunk, SegmentFailed, StepEvent
 from server.scheduler import Scheduler
 from tests.support.pools import TEXT, Noted, collect, in_process, pcm, request
 
@@ -181,6 +182,24 @@ async def test_an_engine_that_yields_nothing_in_a_step_is_asked_again() -> None:
 
     async with in_process(Slow()) as pool:
         assert await collect(pool.synthesize(request()))
+
+
+@pytest.mark.parametrize("says", [(), None], ids=["nothing", "empty chunks"])
+async def test_an_engine_that_makes_nothing_of_a_segment_is_not_asked_for_ever(says: tuple[()] | None) -> None:
+    class Fruitless(Recording):
+        def step(self, jobs: Sequence[Job]) -> Sequence[StepEvent]:
+            if jobs[0].segment.id:
+                return super().step(jobs)
+            time.sleep(0.005)
+            return [Chunk(job, NOTHING) for job in jobs] if says is None else says
+
+    engine = Fruitless(batch_max=1)
+    async with in_process(engine, step_timeout_s=0.05) as pool, asyncio.timeout(5):
+        with pytest.raises(EngineError, match="makes nothing of it"):
+            await collect(pool.synthesize(request(id=0)))
+        await collect(pool.synthesize(request(id=1)))
+        await engine.cancelling(1)
+    assert engine.cancelled == [0]
 
 
 class Hanging(Recording):
