@@ -132,6 +132,13 @@ class Tally:
             self._speakers.begins(session.id, now)
         return refusal
 
+    def check_more(self) -> Refusal | None:
+        """Why the client may not go on with an utterance that was begun, or None."""
+        if not self._use.has_quota:
+            return None
+        self.changed()
+        return self._use.judge_more(self.principal, _now())
+
     def changed(self) -> None:
         """Text came, was spoken or cancelled; audio was sent; the client paused or is gone."""
         session = self._session

@@ -64,12 +64,20 @@ class PrincipalUse:
 
     def judge_begin(self, principal: str, now: float) -> Refusal | None:
         """Whether it may begin an utterance: not while it owes something."""
+        return self._judge(principal, now, debts=0.0)
+
+    def judge_more(self, principal: str, now: float) -> Refusal | None:
+        """Whether it may add text to an utterance that was begun: not once it owes a whole quota."""
+        return self._judge(principal, now, debts=1.0)
+
+    def _judge(self, principal: str, now: float, *, debts: float) -> Refusal | None:
+        """`debts`: how many quotas it may owe."""
         limits = self._limits
         for buckets, what in (
             (self._chars, f"{limits.chars:,} characters"),
             (self._audio_s, f"{limits.audio_s:g} s of audio"),
         ):
-            if buckets.bounded and buckets.level(principal, now) <= 0.0:
+            if buckets.bounded and buckets.level(principal, now) <= -debts * buckets.size:
                 wait_s = buckets.wait_s(principal, buckets.size * WORTH_IT, now)
                 return Refusal("quota", wait_s, f"the quota of {what} in {limits.window_s:g} s is used up")
         return None

@@ -265,6 +265,19 @@ async def test_a_quota_ends_nothing_that_was_begun(tmp_path: Path) -> None:
         await eventually(lambda: not server.sessions.taken)
 
 
+async def test_an_utterance_without_end_does_not_dodge_the_quota() -> None:
+    async with running(quota_chars=20, quota_window_s=1000) as server:
+        async with bare_client(url_of(server), open=c.Open(max_lead_ms=None)) as client:
+            await client.numbered(c.Start, utterance=1)
+            for _ in range(4):  # 40 characters: 20 are owed
+                await client.numbered(c.Text, text="一二三四五六七八九十")
+            await client.send(c.Ping(1))
+            await client.until(s.Pong)
+            await client.numbered(c.Text, text="一")
+            assert (await busy(client)).reason == "quota"
+        await eventually(lambda: not server.sessions.taken)
+
+
 async def test_a_text_over_http_counts_too() -> None:
     async with running(quota_chars=10, quota_audio_s=1000) as server:
         assert [(await speak(server, {"text": "你好，世界。再见。山高水远。"}))[0] for _ in range(2)] == [200, 429]
