@@ -210,8 +210,10 @@ class WebSocketConnection:
         was begun is finished first, and nothing is added to it. Raises it, too, for text beyond a whole quota's debt.
         """
         session, tally = self._live.session, self._live.tally
-        if isinstance(message, c.Text) and tally is not None and (refusal := tally.check_more()) is not None:
-            raise self._sessions.doorkeeper.refused(refusal)
+        if isinstance(message, c.Text) and tally is not None and self._refusal is None:
+            refusal = tally.check_more()
+            if refusal is not None:
+                raise self._sessions.doorkeeper.refused(refusal)
         if isinstance(message, c.Start) and tally is not None and self._refusal is None and session.is_next(message):
             self._refusal = tally.check_start()
         if self._refusal is None or not isinstance(message, c.NUMBERED):

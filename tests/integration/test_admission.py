@@ -269,10 +269,10 @@ async def test_an_utterance_without_end_does_not_dodge_the_quota() -> None:
     async with running(quota_chars=20, quota_window_s=1000) as server:
         async with bare_client(url_of(server), open=c.Open(max_lead_ms=None)) as client:
             await client.numbered(c.Start, utterance=1)
-            for _ in range(4):  # 40 characters: 20 are owed
+            for _ in range(5):  # 50 characters: 30 are owed
                 await client.numbered(c.Text, text="一二三四五六七八九十")
             await client.send(c.Ping(1))
-            await client.until(s.Pong)
+            await client.until(s.Pong)  # and yet they are taken
             await client.numbered(c.Text, text="一")
             assert (await busy(client)).reason == "quota"
         await eventually(lambda: not server.sessions.taken)
