@@ -1,6 +1,7 @@
-"""Slow work beside the event loop that must not hold up the end of the process."""
+"""Slow work beside the event loop, which must hold up neither that nor the end of the process."""
 
 import asyncio
+import gc
 import logging
 import os
 import sys
@@ -51,3 +52,10 @@ def end_process(status: int) -> int:
         sys.stderr.flush()
         os._exit(status)
     return status
+
+
+def spare_garbage_collector() -> None:
+    """What is loaded by now stays until the end. Python's collector would look through all of it, again and again, and
+    everything stands still meanwhile: 0.1 s with both embedded voices.
+    """
+    gc.freeze()

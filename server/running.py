@@ -9,7 +9,7 @@ import structlog
 import uvloop
 
 from server.app import Server
-from server.background import end_process
+from server.background import end_process, spare_garbage_collector
 from server.engines import loading
 from server.gateways.place import Place
 from server.notify import ServiceManager
@@ -61,6 +61,7 @@ async def _serve(
         await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
         if starting.done():
             starting.result()
+            spare_garbage_collector()
             if started:
                 started(server)
             assert server.listener is not None

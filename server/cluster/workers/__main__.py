@@ -17,7 +17,7 @@ import orjson
 import structlog
 import uvloop
 
-from server.background import end_process
+from server.background import end_process, spare_garbage_collector
 from server.cluster.in_process import InProcessPool
 from server.cluster.workers.capabilities import describe
 from server.cluster.workers.config import Assignment
@@ -66,6 +66,7 @@ async def _serve(assignment: Assignment, engine: Engine, described: dict[str, ob
         on_hang=service.hung,
     )
     await pool.calibrate()
+    spare_garbage_collector()
     listener = socket.socket(fileno=assignment.listener)
     await loop.create_unix_server(service.server, sock=listener)
     _say(report, {"ready": os.getpid()})
