@@ -14,6 +14,7 @@ from websockets.exceptions import ConnectionClosed
 
 from client.address import stream_url
 from client.errors import Busy, ClientError, ConnectFailed
+from client.explain import explain_duration
 from client.handshake import first_answer, open_socket
 from client.session import SessionState
 from client.shell import Session
@@ -72,7 +73,7 @@ class Connect:
                 if monotonic() + busy.retry_after_s > give_up_at:
                     raise
                 if self._on_notice is not None:
-                    self._on_notice(f"{busy.message}: trying again in {busy.retry_after_s:.1f} s")
+                    self._on_notice(f"{busy.message}: trying again in {explain_duration(busy.retry_after_s)}")
                 await asyncio.sleep(busy.retry_after_s)
 
     async def _open_now(self) -> Session:
@@ -130,7 +131,8 @@ def connect(
 
     `url`: `host:port`, or with ws(s):// or http(s)://. `max_lead_ms`: how far audio may run ahead of what was played
     (see `Utterance.played`); None takes it as fast as the engine goes. `decode=False` leaves Opus packets as they are.
-    `busy_wait_s`: for so long a server that says `busy` is asked again, whenever it says; then Busy is raised.
+    `busy_wait_s`: for so long a server that says `busy`, or a proxy that says it (HTTP 429, 502, 503, 504), is asked
+    again, whenever it says; then Busy is raised.
     `resume`: after a lost connection come back, and lose nothing; for `reconnect_s` at most (None: as long as the
     server keeps the session, at least 30 s). `on_notice` is called with a line for the user when that happens.
     The other arguments are those of the `open` message (docs/protocol.md). Raises ConnectFailed, Busy, ServerError.

@@ -120,7 +120,8 @@ class Continuing(Writing):
 
     def refused(self, connection: int, error: ClientError, now: float) -> list[Effect]:
         """It could not be opened."""
-        return self._reconnecting.failed(connection, str(error), now)
+        why = error.message if isinstance(error, Busy) else str(error)  # when to come is told by who comes
+        return self._reconnecting.failed(connection, why, now)
 
     def _greeting(self) -> ClientMessage:
         """What a new connection says first."""

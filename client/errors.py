@@ -1,5 +1,7 @@
 """What can go wrong for a client. Each message is one line that says what to do; `str(error)` is fit for a user."""
 
+from client.explain import explain_duration
+
 
 class ClientError(Exception):
     """Base of everything this package raises on purpose."""
@@ -72,7 +74,7 @@ class Busy(ClientError):
         self.retry_after_ms = retry_after_ms
         self.reason = reason
         self.message = message or "the server is full or still starting"
-        super().__init__(f"{self.message}: try again in {self.retry_after_s:.1f} s")
+        super().__init__(f"{self.message}: try again in {explain_duration(self.retry_after_s)}")
 
     @property
     def retry_after_s(self) -> float:

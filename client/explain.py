@@ -1,9 +1,48 @@
 """Why a connection could not be made, in one line that says what to do."""
 
+import json
+import re
 import socket
 import ssl
+from math import ceil
+from typing import Final
 
 from protocol import STREAM_PATH
+
+RETRY_AFTER_S: Final = 1.0  # of who says "later" without a time
+BUSY_STATUSES: Final = {429: "rate", 502: "loading", 503: "loading", 504: "loading"}
+"""HTTP statuses that mean "later", with the reason that `Busy` gets. 502 and 504 are a proxy's whose server is away."""
+_LONGEST_REASON: Final = 300  # characters of what a stranger wrote
+_SECONDS: Final = re.compile(r"[0-9]{1,9}")
+
+
+def explain_duration(seconds: float) -> str:
+    """A time to wait, rounded up, as people say it: `2.5 s`, `4 min 10 s`, `3 h 11 min`."""
+    if seconds < 100:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(ceil(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    hours, minutes = divmod(ceil(seconds / 60), 60)
+    return f"{hours} h {minutes} min"
+
+
+def retry_after_s(header: str | None) -> float:
+    """The seconds of a header `Retry-After`, or the default where it has none (it may be a date)."""
+    found = _SECONDS.fullmatch(header.strip()) if header else None
+    return float(found[0]) if found else RETRY_AFTER_S
+
+
+def reason_in(body: bytes | None) -> str:
+    """`error.message` of an error answer, on one line; empty where the body is something else."""
+    try:
+        message = json.loads(body or b"")["error"]["message"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return ""
+    if not isinstance(message, str):
+        return ""
+    printable = "".join(character if character.isprintable() else " " for character in message)
+    return " ".join(printable.split())[:_LONGEST_REASON].rstrip(".")
 
 
 def explain_os_error(url: str, error: OSError) -> str:
@@ -23,15 +62,23 @@ def explain_os_error(url: str, error: OSError) -> str:
     return f"cannot reach {url}: {error.strerror or error}"
 
 
-def explain_status(url: str, status: int) -> str:
-    """One line for a server that answered the handshake with an HTTP status."""
+def explain_status(url: str, status: int, body: bytes | None = None) -> str:
+    """One line for a server that answered with an HTTP status, and with this body."""
+    reason = reason_in(body)
+    if reason and status not in (401, 404, 405):
+        what = "is not ready" if status in BUSY_STATUSES else "refuses the connection"
+        return f"{url} {what} (HTTP {status}): {reason}"
     match status:
-        case 401 | 403:
+        case 401:
             return f"{url} refuses the API key (HTTP {status}): set --api-key or COSYSTREAM_API_KEY"
+        case 403:
+            return f"{url} refuses the connection (HTTP 403): its log, or that of a proxy, has the cause"
         case 404 | 405:
             return f"{url} has no such path (HTTP {status}): a CosyStream server has {STREAM_PATH}"
-        case 429 | 503:
-            return f"{url} is full or not ready yet (HTTP {status}): try again in a moment"
+        case 429:
+            return f"{url} gets too many requests from here (HTTP 429)"
+        case 502 | 503 | 504:
+            return f"{url} is full or not ready yet (HTTP {status})"
         case 426 | 400 | 200:
             return f"{url} answers with HTTP {status} instead of a WebSocket: is it a CosyStream server?"
         case _:

@@ -4,11 +4,12 @@ from typing import Final
 
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMessage, InvalidStatus, WebSocketException
+from websockets.http11 import Response
 from websockets.typing import Subprotocol
 
 from client.address import is_loopback
-from client.errors import Busy, ConnectFailed, ServerError, ServerMisbehaved
-from client.explain import explain_os_error, explain_status
+from client.errors import Busy, ClientError, ConnectFailed, ServerError, ServerMisbehaved
+from client.explain import BUSY_STATUSES, explain_os_error, explain_status, retry_after_s
 from client.wire import Socket
 from protocol import SUBPROTOCOL, ErrorCode, ProtocolError, decode_server
 from protocol import server_messages as s
@@ -20,7 +21,7 @@ _USER_AGENT: Final = "cosystream-client"
 
 
 async def open_socket(url: str, api_key: str | None) -> Socket:
-    """Connects. Raises ConnectFailed, whose text says what to do."""
+    """Connects. Raises ConnectFailed, whose text says what to do, or Busy where the answer is "later"."""
     try:
         socket = await connect(
             url,
@@ -37,7 +38,7 @@ async def open_socket(url: str, api_key: str | None) -> Socket:
             create_connection=Socket,
         )
     except InvalidStatus as error:
-        raise ConnectFailed(explain_status(url, error.response.status_code)) from None
+        raise _refused(url, error.response) from None
     except InvalidMessage:
         raise ConnectFailed(f"{url} does not answer as a WebSocket server: is it the right port?") from None
     except (InvalidHandshake, WebSocketException) as error:
@@ -49,6 +50,16 @@ async def open_socket(url: str, api_key: str | None) -> Socket:
         raise ConnectFailed(f"{url} is a WebSocket server but does not speak {SUBPROTOCOL}: check the address")
     assert isinstance(socket, Socket)
     return socket
+
+
+def _refused(url: str, response: Response) -> ClientError:
+    """What an answer over HTTP means, of the server or of a proxy before it."""
+    why = explain_status(url, response.status_code, bytes(response.body))
+    reason = BUSY_STATUSES.get(response.status_code)
+    if reason is None:
+        return ConnectFailed(why)
+    times = response.headers.get_all("Retry-After")
+    return Busy(round(retry_after_s(times[0] if times else None) * 1000), reason, why)
 
 
 async def first_answer(socket: Socket, url: str) -> s.Opened:

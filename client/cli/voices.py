@@ -37,7 +37,7 @@ def fetch_voices(url: str, api_key: str | None) -> bytes:
     finally:
         connection.close()
     if response.status != 200:
-        raise ConnectFailed(explain_status(address, response.status))
+        raise ConnectFailed(explain_status(address, response.status, body))
     if len(body) > MAX_BYTES:
         raise ServerMisbehaved(f"{address} sends more than {MAX_BYTES} bytes: is it a CosyStream server?")
     return body

@@ -340,6 +340,13 @@ async def test_a_server_that_refuses(answer: s.ServerMessage, code: int, said: s
     assert ended.err.count("\n") == 1
 
 
+async def test_a_proxy_without_a_server_is_busy(tmp_path: Path) -> None:
+    async with fake_server(Behaviour(refuses=True)) as server:
+        ended = await run(tmp_path, "say", "x", "-o", "a.wav", "--busy-wait", "1.5", url=server.url)
+    assert (ended.code, names(tmp_path)) == (ExitCode.BUSY, [])
+    assert ended.err.count("not ready yet (HTTP 503): trying again in 1.0 s\n") == 1
+
+
 async def test_keys(tmp_path: Path) -> None:
     async with fake_server(Behaviour(api_key="secret")) as server:
         ended = await run(tmp_path, "say", "x", url=server.url)

@@ -8,6 +8,8 @@ from typing import Literal
 
 import pytest
 from websockets.asyncio.server import ServerConnection, serve
+from websockets.datastructures import Headers
+from websockets.http11 import Response
 
 import client
 from client.shell import Session
@@ -407,6 +409,48 @@ async def test_a_busy_server_is_asked_again_for_as_long_as_wanted() -> None:
         await asyncio.sleep(0.05)
         server.behaviour.first_answer = None
         await (await opening).close()
+
+
+def http_answer(status: int, body: bytes = b"", **headers: str) -> Response:
+    headers = {"Content-Length": str(len(body)), "Connection": "close"} | headers
+    return Response(status, "", Headers({name.replace("_", "-"): value for name, value in headers.items()}), body)
+
+
+@pytest.mark.parametrize(("status", "reason"), [(429, "rate"), (502, "loading"), (503, "loading"), (504, "loading")])
+async def test_a_proxy_that_says_later_is_asked_again_when_it_says(status: int, reason: str) -> None:
+    body = b'{"error":{"code":"unavailable","message":"no server answers\\n","field":null}}'
+    async with fake_server(Behaviour(http_answer=http_answer(status, body, Retry_After="2"))) as server:
+        said: list[str] = []
+        with pytest.raises(client.Busy, match=f"is not ready .HTTP {status}.: no server answers: try") as caught:
+            await client.connect(server.url, busy_wait_s=1.9, on_notice=said.append)
+        assert (caught.value.reason, caught.value.retry_after_ms, said) == (reason, 2_000, [])
+        server.behaviour.http_answer = http_answer(status)  # no time, no JSON: after a second
+        opening = asyncio.ensure_future(client.connect(server.url, busy_wait_s=5.0, on_notice=said.append)._open())
+        await asyncio.sleep(0.2)
+        server.behaviour.http_answer = None
+        await (await opening).close()
+        assert len(said) == 1
+        assert said[0].endswith(f"(HTTP {status}): trying again in 1.0 s")
+
+
+async def test_who_is_refused_for_another_reason_than_a_key_hears_it() -> None:
+    body = b'{"error":{"code":"forbidden","message":"the host is no name of this machine","field":null}}'
+    async with fake_server(Behaviour(http_answer=http_answer(403, body))) as server:
+        with pytest.raises(client.ConnectFailed, match="the host is no name of this machine") as caught:
+            await client.connect(server.url)
+        assert "API key" not in str(caught.value)
+        for other in (b"<html>", b'{"error":[]}', b'{"error":{"message":1}}', b"[" * 100_000):
+            server.behaviour.http_answer = http_answer(403, other)
+            with pytest.raises(client.ConnectFailed, match=r"refuses the connection \(HTTP 403\): its log"):
+                await client.connect(server.url)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(0.1, "0.1 s"), (60.0, "60.0 s"), (100.2, "1 min 41 s"), (3_599.5, "1 h 0 min"), (11_429.4, "3 h 11 min")],
+)
+def test_times_are_told_as_people_say_them(seconds: float, said: str) -> None:
+    assert str(client.Busy(round(seconds * 1000), "quota", "no")) == f"no: try again in {said}"
 
 
 async def test_keys() -> None:

@@ -63,6 +63,7 @@ class Behaviour:
     resume_ttl_ms: int = 0
     resume_answer: s.ServerMessage | None = None  # instead of `resumed`
     refuses: bool = False  # new connections, with HTTP 503
+    http_answer: Response | None = None  # to every request, instead of anything else
     hangs: bool = False  # takes new connections, and says nothing on them
     queued: int = limits.MAX_QUEUED_UTTERANCES
     change_frame: Callable[[AudioFrame], AudioFrame] = lambda frame: frame
@@ -462,6 +463,8 @@ async def fake_server(behaviour: Behaviour | None = None) -> AsyncIterator[FakeS
             return None
 
     def answer_http(_: ServerConnection, request: Request) -> Response | None:
+        if server.behaviour.http_answer is not None:
+            return server.behaviour.http_answer
         key = server.behaviour.api_key
         if key is not None and request.headers.get("Authorization") != f"Bearer {key}":
             return _response(HTTPStatus.UNAUTHORIZED, b"who are you?")
