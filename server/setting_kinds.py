@@ -107,7 +107,7 @@ class Number:
     @property
     def allowed(self) -> str:
         """See `Kind`."""
-        return f"a number from {self.low:g} to {self.high:g}"
+        return f"a number from {self.low:.12g} to {self.high:.12g}"
 
     def parse(self, value: object) -> float:
         """See `Kind`."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from server.setting_kinds import Flag, Pairs, ReadableFile
-from server.settings import CONFIG_ENV, ENV_PREFIX, OPTIONS, Option, Settings, SettingsError, is_loopback
+from server.settings import CONFIG_ENV, ENV_PREFIX, GROUPS, OPTIONS, Option, Settings, SettingsError, is_loopback
 
 # Read by other parts: the voice cache and the client, which share the prefix.
 _OTHER_ENV: Final = frozenset({CONFIG_ENV, "COSYSTREAM_MODEL_DIR", "COSYSTREAM_URL", "COSYSTREAM_API_KEY"})
@@ -49,6 +49,7 @@ def argument_parser(prog: str = "python -m server") -> argparse.ArgumentParser:
     """The command line of the server; values stay text, so that all faults can be reported together."""
     parser = _Parser(
         prog=prog,
+        usage="%(prog)s [--config FILE] [OPTION VALUE ...]",
         description="A real-time speech server: text in over a WebSocket, speech out as it is made.",
         epilog=f"Every setting can also come from the environment ({ENV_PREFIX}PORT for --port) or from a TOML file "
         "(port = 8765); the command line wins over the environment, which wins over the file. "
@@ -56,13 +57,15 @@ def argument_parser(prog: str = "python -m server") -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("--config", metavar="FILE", help=f"TOML file with settings; also {CONFIG_ENV}")
+    groups = {name: parser.add_argument_group(name) for name in GROUPS}
     for each in OPTIONS:
+        group = groups[each.group]
         default = f" (default: {each.default})" if each.default not in ("", "-") else ""
         help_text = f"{each.help}: {each.kind.allowed}{default}".replace("%", "%%")
         if isinstance(each.kind, Flag):
-            parser.add_argument(each.flag, dest=each.name, nargs="?", const="true", metavar="BOOL", help=help_text)
+            group.add_argument(each.flag, dest=each.name, nargs="?", const="true", metavar="BOOL", help=help_text)
         else:
-            parser.add_argument(each.flag, dest=each.name, action="append", metavar="VALUE", help=help_text)
+            group.add_argument(each.flag, dest=each.name, action="append", metavar="VALUE", help=help_text)
     return parser
 
 
@@ -156,7 +159,7 @@ def _contradictions(settings: Settings) -> list[str]:
     public = [host for host in settings.hosts if not is_loopback(host)]
     if public and settings.keys is None and not settings.insecure:
         found.append(
-            f"host = {', '.join(public)!r} can be reached from other machines; allowed with --keys FILE "
+            f"host = {', '.join(public)!r} is no loopback address, so others may reach it; allowed with --keys FILE "
             "(make one with `python -m server keys add NAME`), or without keys by --insecure"
         )
     return found

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal, get_args
 
 from server.setting_kinds import (
     Choice,
@@ -45,9 +45,23 @@ def cpu_count() -> int:
     return os.cpu_count() or 1
 
 
-def option(kind: Kind, help_text: str, *, default: str = "", flag: str = "") -> dict[str, Any]:
+Group = Literal[
+    "Network",
+    "Keys and TLS",
+    "Engine",
+    "Workers and gateways",
+    "Sessions",
+    "Limits",
+    "Time-outs",
+    "Logs",
+]
+GROUPS: Final[tuple[Group, ...]] = get_args(Group)
+"""What settings are shown under, in this order."""
+
+
+def option(group: Group, kind: Kind, help_text: str, *, default: str = "", flag: str = "") -> dict[str, Any]:
     """Metadata of a settings field. `default` describes a computed default; `flag` is used where the name differs."""
-    return {"kind": kind, "help": help_text, "default": default, "flag": flag}
+    return {"group": group, "kind": kind, "help": help_text, "default": default, "flag": flag}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,134 +71,177 @@ class Settings:
     host: str = field(
         default="127.0.0.1",
         metadata=option(
-            Hosts(), "where to listen: addresses or names; `localhost` is IPv4 and IPv6, `::` is everywhere"
+            "Network", Hosts(), "where to listen: addresses or names; `localhost` is IPv4 and IPv6, `::` is everywhere"
         ),
     )
-    port: int = field(default=8765, metadata=option(WholeNumber(0, 65_535), "TCP port; 0 takes any free one"))
-    engine: str = field(default="embedded", metadata=option(Text(), "which engine speaks"))
+    port: int = field(
+        default=8765, metadata=option("Network", WholeNumber(0, 65_535), "TCP port; 0 takes any free one")
+    )
+    engine: str = field(
+        default="embedded",
+        metadata=option("Engine", Text("a name"), "embedded, tone (no speech, for tests), or one you installed"),
+    )
     engine_options: Mapping[str, Any] = field(
         default_factory=dict,
         metadata=option(
-            Pairs(), "options of the engine; may be given several times", default="-", flag="engine-option"
+            "Engine", Pairs(), "options of the engine; may be given several times", default="-", flag="engine-option"
         ),
     )
     engine_threads: int = field(
         default_factory=cpu_count,
-        metadata=option(WholeNumber(1, 1024), "threads the engine may use", default="number of CPUs"),
+        metadata=option("Engine", WholeNumber(1, 1024), "threads the engine may use", default="number of CPUs"),
     )
     workers: int = field(
         default=0,
         metadata=option(
-            WholeNumber(0, 256), "worker processes, each with an engine of its own; 0: engine threads in this process"
+            "Workers and gateways",
+            WholeNumber(0, 256),
+            "worker processes, each with an engine of its own; 0: engine threads in this process",
         ),
     )
     worker_devices: str = field(
         default="",
         metadata=option(
-            Text("device numbers with commas between them"), "CUDA devices, given to the workers in turn", default="-"
+            "Workers and gateways",
+            Text("device numbers with commas between them"),
+            "CUDA devices, given to the workers in turn",
+            default="-",
         ),
     )
     step_timeout_s: float = field(
-        default=5.0, metadata=option(Number(0.5, 600), "a step of the engine that takes longer hangs")
+        default=5.0, metadata=option("Engine", Number(0.5, 600), "a step of the engine that takes longer hangs")
     )
     gateways: int = field(
-        default=1, metadata=option(WholeNumber(1, 64), "processes that serve connections on the one port")
+        default=1,
+        metadata=option("Workers and gateways", WholeNumber(1, 64), "processes that serve connections on the one port"),
     )
     default_voice: str | None = field(
-        default=None, metadata=option(Text(), "voice of clients that name none", default="the engine's first")
+        default=None, metadata=option("Engine", Text(), "voice of clients that name none", default="the engine's first")
     )
     keys: Path | None = field(
-        default=None, metadata=option(ReadableFile(), "key file; with one, every client needs a key", default="-")
+        default=None,
+        metadata=option("Keys and TLS", ReadableFile(), "key file; with one, every client needs a key", default="-"),
     )
-    insecure: bool = field(default=False, metadata=option(Flag(), "allow a public address without keys"))
+    insecure: bool = field(
+        default=False, metadata=option("Keys and TLS", Flag(), "allow a public address without keys")
+    )
     allow_origins: str = field(
         default="",
-        metadata=option(Origins(), "web pages from elsewhere that may use the server; * is every page", default="-"),
+        metadata=option(
+            "Keys and TLS", Origins(), "web pages from elsewhere that may use the server; * is every page", default="-"
+        ),
     )
     tls_cert: Path | None = field(
-        default=None, metadata=option(ReadableFile(), "certificate chain (PEM) for https and wss", default="-")
+        default=None,
+        metadata=option("Keys and TLS", ReadableFile(), "certificate chain (PEM) for https and wss", default="-"),
     )
     tls_key: Path | None = field(
-        default=None, metadata=option(ReadableFile(), "private key (PEM) of `tls_cert`", default="-")
+        default=None,
+        metadata=option("Keys and TLS", ReadableFile(), "private key (PEM) of `tls_cert`", default="-"),
     )
     log_format: str = field(
         default="auto",
         metadata=option(
-            Choice(("auto", "console", "json")), "how log lines look; auto: console on a terminal, else json"
+            "Logs", Choice(("auto", "console", "json")), "how log lines look; auto: console on a terminal, else json"
         ),
     )
     log_level: str = field(
-        default="info", metadata=option(Choice(("debug", "info", "warning", "error")), "least severity that is logged")
+        default="info",
+        metadata=option("Logs", Choice(("debug", "info", "warning", "error")), "least severity that is logged"),
     )
     head_timeout_s: float = field(
-        default=10.0, metadata=option(Number(0.1, 300), "from connecting until the head of the first request is there")
+        default=10.0,
+        metadata=option("Time-outs", Number(0.1, 300), "from connecting until the head of the first request is there"),
     )
     open_timeout_s: float = field(
-        default=10.0, metadata=option(Number(0.1, 300), "from the WebSocket's start until its `open` message is there")
+        default=10.0,
+        metadata=option("Time-outs", Number(0.1, 300), "from the WebSocket's start until its `open` message is there"),
     )
     idle_timeout_s: float = field(
         default=300.0,
-        metadata=option(Number(1, 86_400), "how long a client may send nothing at all; acks and pings count"),
+        metadata=option(
+            "Time-outs", Number(1, 86_400), "how long a client may send nothing at all; acks and pings count"
+        ),
     )
     stall_timeout_s: float = field(
-        default=60.0, metadata=option(Number(1, 3_600), "how long a client may take nothing of what waits for it")
+        default=60.0,
+        metadata=option("Time-outs", Number(1, 3_600), "how long a client may take nothing of what waits for it"),
     )
     read_ahead_ms: int = field(
-        default=10_000, metadata=option(WholeNumber(100, 600_000), "audio rendered and not yet sent, per session")
+        default=10_000,
+        metadata=option("Sessions", WholeNumber(100, 600_000), "audio rendered and not yet sent, per session"),
     )
     resume_ttl_s: float = field(
         default=120.0,
-        metadata=option(Number(0, 86_400), "how long a session waits for a client that lost its connection; 0: not"),
+        metadata=option(
+            "Sessions", Number(0, 86_400), "how long a session waits for a client that lost its connection; 0: not"
+        ),
     )
     detach_after_s: float = field(
         default=4.0,
-        metadata=option(Number(0.5, 600), "audio unacked and nothing heard for so long: the connection is given up"),
+        metadata=option(
+            "Time-outs", Number(0.5, 600), "audio unacked and nothing heard for so long: the connection is given up"
+        ),
     )
     resume_budget_mb: int = field(
         default=256,
         metadata=option(
-            WholeNumber(1, 1_000_000), "MiB of audio kept for sessions without connection; the oldest are given up"
+            "Sessions",
+            WholeNumber(1, 1_000_000),
+            "MiB of audio kept for sessions without connection; the oldest are given up",
         ),
     )
     store: str = field(
         default="memory",
-        metadata=option(Store(), "where sessions are kept: memory, or a directory that survives a restart"),
+        metadata=option("Sessions", Store(), "where sessions are kept: memory, or a directory that survives a restart"),
     )
     journal_fsync: bool = field(
-        default=False, metadata=option(Flag(), "force the store to disk at each write: survives a loss of power, too")
+        default=False,
+        metadata=option("Sessions", Flag(), "force the store to disk at each write: survives a loss of power, too"),
     )
-    no_text_at_rest: bool = field(default=False, metadata=option(Flag(), "refuse settings that write texts to disk"))
-    max_sessions: int = field(default=4096, metadata=option(WholeNumber(1, 100_000), "sessions at the same time"))
+    no_text_at_rest: bool = field(
+        default=False, metadata=option("Sessions", Flag(), "refuse settings that write texts to disk")
+    )
+    max_sessions: int = field(
+        default=4096, metadata=option("Limits", WholeNumber(1, 100_000), "sessions at the same time")
+    )
     max_streams: float = field(
         default=0.0,
         metadata=option(
-            Number(0, 100_000), "sessions that speak at the same time; 0: as many as the engine was measured to feed"
+            "Limits",
+            Number(0, 100_000),
+            "sessions that speak at the same time; 0: as many as the engine was measured to feed",
         ),
     )
     sessions_per_principal: int = field(
-        default=0, metadata=option(WholeNumber(0, 100_000), "sessions of one principal at the same time; 0: no bound")
+        default=0,
+        metadata=option("Limits", WholeNumber(0, 100_000), "sessions of one principal at the same time; 0: no bound"),
     )
     session_rate: float = field(
-        default=0.0, metadata=option(Number(0, 10_000), "new sessions a second of one principal; 0: no bound")
+        default=0.0, metadata=option("Limits", Number(0, 10_000), "new sessions a second of one principal; 0: no bound")
     )
     session_burst: int = field(
-        default=20, metadata=option(WholeNumber(1, 100_000), "new sessions of one principal at once, with a rate")
+        default=20,
+        metadata=option("Limits", WholeNumber(1, 100_000), "new sessions of one principal at once, with a rate"),
     )
     quota_chars: int = field(
-        default=0, metadata=option(WholeNumber(0, 10**12), "characters of one principal in a quota window; 0: no bound")
+        default=0,
+        metadata=option("Limits", WholeNumber(0, 10**12), "characters of one principal in a quota window; 0: no bound"),
     )
     quota_audio_s: float = field(
         default=0.0,
-        metadata=option(Number(0, 10**9), "seconds of audio of one principal in a quota window; 0: no bound"),
+        metadata=option("Limits", Number(0, 10**9), "seconds of audio of one principal in a quota window; 0: no bound"),
     )
     quota_window_s: float = field(
-        default=3600.0, metadata=option(Number(1, 31_536_000), "the time in which a used-up quota fills again")
+        default=3600.0,
+        metadata=option("Limits", Number(1, 31_536_000), "the time in which a used-up quota fills again"),
     )
     log_sample_percent: float = field(
-        default=1.0, metadata=option(Number(0, 100), "share of ordinary sessions that are logged in full detail")
+        default=1.0,
+        metadata=option("Logs", Number(0, 100), "share of ordinary sessions that are logged in full detail"),
     )
     drain_timeout_s: float = field(
-        default=3.0, metadata=option(Number(0, 600), "how long a stopping server lets sessions finish")
+        default=3.0, metadata=option("Time-outs", Number(0, 600), "how long a stopping server lets sessions finish")
     )
     warnings: tuple[str, ...] = ()
     """What `setting_sources.load` found odd but harmless; logged when the server starts."""
@@ -205,6 +262,7 @@ class Option:
     """One setting, as users name it."""
 
     name: str
+    group: Group
     kind: Kind
     help: str
     default: str
@@ -226,8 +284,8 @@ def _options() -> tuple[Option, ...]:
         if not shown and item.default is not MISSING:
             shown = str(item.default).lower() if isinstance(item.default, bool) else f"{item.default}"
         flag = "--" + (data["flag"] or item.name.replace("_", "-"))
-        found.append(Option(item.name, data["kind"], data["help"], shown, flag))
-    return tuple(found)
+        found.append(Option(item.name, data["group"], data["kind"], data["help"], shown, flag))
+    return tuple(sorted(found, key=lambda each: GROUPS.index(each.group)))
 
 
 OPTIONS: Final = _options()
@@ -248,7 +306,11 @@ def markdown_table() -> str:
     """Every setting as a Markdown table, for docs/operations.md."""
     rows = ["| setting | environment | allowed | default | what it does |", "|---|---|---|---|---|"]
     rows.append(f"| `--config` | `{CONFIG_ENV}` | the path of a TOML file | - | settings by name, e.g. `port = 8765` |")
+    group = ""
     for each in OPTIONS:
+        if each.group != group:
+            group = each.group
+            rows.append(f"| **{group}** | | | | |")
         default = f"`{each.default}`" if re.fullmatch(r"[\w.:]+", each.default) else each.default
         rows.append(f"| `{each.flag}` | `{each.env}` | {each.kind.allowed} | {default} | {each.help} |")
     return "\n".join(rows)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from server.setting_sources import load
-from server.settings import OPTIONS, Settings, SettingsError, is_loopback, markdown_table
+from server.setting_sources import argument_parser, load
+from server.settings import GROUPS, OPTIONS, Settings, SettingsError, is_loopback, markdown_table
 
 DOCS = Path(__file__).parents[2] / "docs" / "operations.md"
 
@@ -196,7 +196,10 @@ def test_help_names_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_every_field_is_a_setting_and_every_setting_is_documented() -> None:
-    assert [option.name for option in OPTIONS] == [each.name for each in fields(Settings) if each.name != "warnings"]
+    named = [option.name for option in OPTIONS]
+    assert sorted(named) == sorted(each.name for each in fields(Settings) if each.name != "warnings")
+    assert list(dict.fromkeys(option.group for option in OPTIONS)) == list(GROUPS)  # each at one place, none is empty
+    assert all(f"\n{group}:\n" in argument_parser().format_help() for group in GROUPS)
     table = markdown_table()
     for option in OPTIONS:
         assert option.help
