@@ -132,7 +132,9 @@ class Supervisor:
                 raise GatewayFailed(how)
             if loop.time() - began >= GOOD_LIFE_S:
                 pause = FIRST_PAUSE_S
-            log.error("a gateway ended", gateway=index, how=how, starts_again_in_s=pause)
+            log.error(
+                "a gateway ended", gateway=index, how=how.removeprefix(f"gateway {index} "), starts_again_in_s=pause
+            )
             try:
                 async with asyncio.timeout(pause):
                     await self.stop.wait()
@@ -180,6 +182,7 @@ class Supervisor:
             stdin=asyncio.subprocess.DEVNULL,
             pass_fds=(*inherited, self._loads_file),
             env=environment(),
+            start_new_session=True,  # see `child_processes`
         )
 
     def _launch(self, name: str) -> Launch:

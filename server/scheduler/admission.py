@@ -175,9 +175,9 @@ class Admission:
             self._strained_until = now + CALM_S
         if count >= 1.0:
             if places is not None and int(count) >= (places if session else places - places // RESERVE):
-                return self._refuse(now, "as many speak as it can feed in time")
+                return self._refuse(now, "as many sessions speak as it can keep supplied")
             if strain >= OPEN_ALREADY if session else now < self._strained_until:
-                return self._refuse(now, "those who speak need all it can do")
+                return self._refuse(now, "the sessions that speak need all its power")
         self._turned_away = max(0.0, self._turned_away - 1.0)
         return None
 

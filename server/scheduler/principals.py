@@ -84,7 +84,9 @@ class PrincipalUse:
 
     def too_many(self, principal: str) -> Refusal:
         """The refusal of one who is `full`."""
-        return Refusal("sessions", SESSIONS_RETRY_S, f"sessions at a time: {self._limits.sessions} are allowed")
+        most = self._limits.sessions
+        allowed = "1 session at a time is" if most == 1 else f"{most} sessions at a time are"
+        return Refusal("sessions", SESSIONS_RETRY_S, f"at most {allowed} allowed")
 
     def entered(self, principal: str, now: float, *, new: bool = True) -> None:
         """A session of it exists; `new`: it was opened, not taken over from another process."""

@@ -30,7 +30,7 @@ def test_sessions_at_a_time() -> None:
     assert not use.full("bob")
     refusal = use.too_many("ann")
     assert (refusal.reason, refusal.retry_after_ms) == ("sessions", 2_000)
-    assert "2 are allowed" in refusal.message
+    assert "at most 2 sessions at a time are allowed" in refusal.message
     use.left("ann")
     assert not use.full("ann")
 
