@@ -84,7 +84,7 @@ def closed(stage: Stage, sessions: int, seconds: float) -> Cell:
     report.add(f"{name}: first audio, p50", percentile(times, 0.50), "ms", stage.limit(p50))
     report.add("  p95", percentile(times, 0.95), "ms", stage.limit(p95))
     report.add("  p99", percentile(times, 0.99), "ms")
-    report.add("  p50, in first chunks of the engine alone", percentile(times, 0.5) / alone, "")
+    report.add("  p50 over what the engine alone needs for a first chunk", percentile(times, 0.5) / alone, "times")
     from_start = [spoken.from_start_ms for spoken in measured.load.spoken if not math.isnan(spoken.from_start_ms)]
     report.add("  from the first character, p50", percentile(from_start, 0.5), "ms")
     _holes(stage, measured, 0 if sessions <= FED and stage.loose == 1 else None)
@@ -139,8 +139,9 @@ def open_loop(stage: Stage, seconds: float, capacity: float = 0.0) -> None:
         measured = measure(stage.server, job)
         times = heard(measured.loads, ramp_s)
         p95[factor] = percentile(times, 0.95)
-        offered = f"{factor} x {capacity:.0f} sessions offered, {rate:.1f} a second"
-        stage.report.add(f"{offered}: came", measured.load.arrivals, "")
+        crowd = "as many" if factor == 1 else "twice as many"
+        offered = f"{crowd} as it can feed ({capacity:.0f} at once), {rate:.1f} new ones a second"
+        stage.report.add(f"{offered}: sessions that came", measured.load.arrivals, "")
         stage.report.add("  most at once that were let in", measured.load.speaking, "")
         stage.report.add("  first audio, p50", percentile(times, 0.5), "ms")
         stage.report.add("  p95", p95[factor], "ms")
@@ -148,7 +149,7 @@ def open_loop(stage: Stage, seconds: float, capacity: float = 0.0) -> None:
         _busy(stage, measured)
         _costs(stage, measured, lag_limit=None)
     limit = OVERLOAD_FACTOR if stage.loose == 1 else None
-    stage.report.add("first audio at 2 x over that at 1 x, p95", p95[2] / p95[1], "", limit)
+    stage.report.add("first audio with twice as many over that with as many, p95", p95[2] / p95[1], "times", limit)
 
 
 def collecting(stage: Stage, seconds: float) -> None:
