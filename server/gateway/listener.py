@@ -237,7 +237,10 @@ def _process_request(
     problem = origins.problem(request.headers.get_all("Origin"), request.headers.get_all("Host"))
     if problem:
         return handshake_error(HTTPStatus.FORBIDDEN, problem)
-    if principals.refuses_handshake(request.headers.get("Authorization")):
+    keys = request.headers.get_all("Authorization")
+    if len(keys) > 1:
+        return handshake_error(HTTPStatus.BAD_REQUEST, "there is more than one header Authorization")
+    if principals.refuses_handshake(keys[0] if keys else None):
         challenge = [("WWW-Authenticate", "Bearer")]
         return handshake_error(HTTPStatus.UNAUTHORIZED, "the API key is wrong", headers=challenge)
     if request.headers.get_all(PROXY_HEADER) and (reason := not_serving()):  # others hear it in a `busy` message

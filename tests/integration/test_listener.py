@@ -141,6 +141,7 @@ async def test_handshakes_are_refused_in_json() -> None:
 
         assert await refused(path="/v1/other") == (404, "not_found")
         assert await refused("Authorization: Bearer wrong") == (401, "unauthorized")
+        assert await refused("Authorization: Bearer right", "Authorization: Bearer wrong") == (400, "bad_request")
         assert await refused("Sec-WebSocket-Protocol: chat, other.v2") == (400, "bad_request")
         answer = await ask(
             listener.port, handshake().replace(b"Sec-WebSocket-Version: 13", b"Sec-WebSocket-Version: 8")
