@@ -19,7 +19,7 @@ from server.cluster.workers import WorkerPool
 from server.cluster.workers import messages as m
 from server.cluster.workers.capabilities import describe
 from server.cluster.workers.wire import FrameReader, encode
-from server.engines import WordTiming, registry
+from server.engines import EngineError, WordTiming, registry
 from server.engines.rendering import RenderedChunk
 from tests.support.pools import Noted, collect, request
 
@@ -230,6 +230,20 @@ async def test_what_fails_at_a_worker_fails_alike_here(folder: str) -> None:
         with pytest.raises(PoolUnavailable, match="not now") as raised:
             await reading
         assert raised.value.retry_after_s == 2.5
+
+
+async def test_what_is_too_long_for_a_worker_is_an_error_of_that_segment_alone(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("server.cluster.workers.wire.MAX_BODY", 1_000)
+    async with played(folder, HELLO) as workers, pool_of(workers) as (pool, _), asyncio.timeout(5):
+        with pytest.raises(EngineError, match="longer than 1000"):
+            await collect(pool.synthesize(request("long " * 250)))
+        reading = asyncio.ensure_future(collect(pool.synthesize(request())))
+        begun, _ = await workers[0].asked()
+        workers[0].say(m.End(begun.stream))
+        assert await reading == []
+        await pool.drain()
 
 
 async def test_no_worker_is_waited_for_in_vain(folder: str) -> None:

@@ -132,10 +132,13 @@ class WorkerConnection(asyncio.Protocol):
         )
 
     def begin(self, asker: Asker, request: SegmentRequest, start_sample: int, principal: str) -> int:
-        """Give it a stream; the stream's number. The worker hears of it with the first `ask`."""
+        """Give it a stream; the stream's number. The worker hears of it with the first `ask`. Raises EngineError."""
         self._numbers = self._numbers % 0xFFFFFFFF + 1
+        try:
+            self._unsent += encode(Synthesize(self._numbers, request, start_sample, principal))
+        except ValueError as error:
+            raise EngineError(str(error)) from error
         self.streams[self._numbers] = asker
-        self._unsent += encode(Synthesize(self._numbers, request, start_sample, principal))
         return self._numbers
 
     def ask(self, stream: int, slack_s: float, *, first: bool) -> None:

@@ -6,7 +6,7 @@ from typing import Final, Protocol, Self
 
 from server.cluster.base import PoolUnavailable, Urgency, WorkerLost
 from server.cluster.workers.connection import Answer, WorkerConnection
-from server.engines.base import WordTiming
+from server.engines.base import EngineError, WordTiming
 from server.engines.rendering import RenderedChunk, SegmentRequest
 
 MAX_BLAME: Final = 4
@@ -97,18 +97,20 @@ class WorkerStream:
             self._waiter = None
 
     async def _move(self) -> WorkerConnection | None:
-        """To a worker, where one takes it. None where the stream was cancelled meanwhile. Raises PoolUnavailable."""
+        """To a worker, where one takes it. None where the stream was cancelled meanwhile. Raises PoolUnavailable and
+        EngineError.
+        """
         try:
             connection = await self._pool.assign(self)
-        except PoolUnavailable:
+            if connection is None:
+                return None
+            self._let_go()
+            self._moved, self._connection = self._connection is not None, None
+            self._number = connection.begin(self, self._request, self._next_sample, self._principal)
+        except (PoolUnavailable, EngineError):
             self._end()
             raise
-        if connection is None:
-            return None
-        self._let_go()
-        self._moved = self._connection is not None
         self._connection = connection
-        self._number = connection.begin(self, self._request, self._next_sample, self._principal)
         return connection
 
     def _fresh(self, chunk: RenderedChunk) -> RenderedChunk | None:
