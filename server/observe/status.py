@@ -52,13 +52,14 @@ def merge(parts: Sequence[Part], *, shared_engines: bool = False) -> Part:
         for name, value in each["totals"].items():
             totals[name] = totals.get(name, 0) + value
     not_ready = [each["server"] for each in parts if not each["server"]["ready"]]
+    processes = [process for each in parts for process in each["processes"]]
     rows = sorted((row for each in parts for row in each["sessions"]), key=lambda row: row["trouble"])
     return {
         "server": {
             **(not_ready[0] if not_ready else first["server"]),
             "uptime_s": max(each["server"]["uptime_s"] for each in parts),
         },
-        "processes": [process for each in parts for process in each["processes"]],
+        "processes": sorted(processes, key=lambda each: (len(each["name"]), each["name"])),  # g2 before g10
         "load": {
             **{name: sum(load[name] for load in loads) for name in summed},
             **{name: max(load[name] for load in loads) for name in greatest},
