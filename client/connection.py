@@ -13,8 +13,8 @@ from typing import Any
 from websockets.exceptions import ConnectionClosed
 
 from client.address import stream_url
+from client.durations import in_words
 from client.errors import Busy, ClientError, ConnectFailed
-from client.explain import explain_duration
 from client.handshake import first_answer, open_socket
 from client.session import SessionState
 from client.shell import Session
@@ -73,7 +73,7 @@ class Connect:
                 if monotonic() + busy.retry_after_s > give_up_at:
                     raise
                 if self._on_notice is not None:
-                    self._on_notice(f"{busy.message}: trying again in {explain_duration(busy.retry_after_s)}")
+                    self._on_notice(f"{busy.message}: trying again in {in_words(busy.retry_after_s)}")
                 await asyncio.sleep(busy.retry_after_s)
 
     async def _open_now(self) -> Session:

@@ -1,6 +1,6 @@
 """What can go wrong for a client. Each message is one line that says what to do; `str(error)` is fit for a user."""
 
-from client.explain import explain_duration
+from client.durations import in_words
 
 
 class ClientError(Exception):
@@ -74,7 +74,7 @@ class Busy(ClientError):
         self.retry_after_ms = retry_after_ms
         self.reason = reason
         self.message = message or "the server is full or still starting"
-        super().__init__(f"{self.message}: try again in {explain_duration(self.retry_after_s)}")
+        super().__init__(f"{self.message}: try again in {in_words(self.retry_after_s)}")
 
     @property
     def retry_after_s(self) -> float:

@@ -4,7 +4,6 @@ import json
 import re
 import socket
 import ssl
-from math import ceil
 from typing import Final
 
 from protocol import STREAM_PATH
@@ -14,17 +13,6 @@ BUSY_STATUSES: Final = {429: "rate", 502: "loading", 503: "loading", 504: "loadi
 """HTTP statuses that mean "later", with the reason that `Busy` gets. 502 and 504 are a proxy's whose server is away."""
 _LONGEST_REASON: Final = 300  # characters of what a stranger wrote
 _SECONDS: Final = re.compile(r"[0-9]{1,9}")
-
-
-def explain_duration(seconds: float) -> str:
-    """A time to wait, rounded up, as people say it: `2.5 s`, `4 min 10 s`, `3 h 11 min`."""
-    if seconds < 100:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(ceil(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest} s"
-    hours, minutes = divmod(ceil(seconds / 60), 60)
-    return f"{hours} h {minutes} min"
 
 
 def retry_after_s(header: str | None) -> float:

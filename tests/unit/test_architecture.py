@@ -35,6 +35,7 @@ PURE = (
     "client/address.py",
     "client/captions.py",
     "client/decode.py",
+    "client/durations.py",
     "client/effects.py",
     "client/errors.py",
     "client/items.py",
