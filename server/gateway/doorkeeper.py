@@ -112,6 +112,7 @@ class Tally:
         self._chars = 0 if new else session.chars  # counted already: by another process, and below
         self._samples = 0 if new else session.delivery.samples_sent
         self._speaks = self._begun = False
+        self._awaits_text = False  # an utterance was let in, and has none yet
         self._use.entered(self.principal, _now(), new=new)
         if new:
             self._speakers.opened(session.id, _now())
@@ -128,16 +129,21 @@ class Tally:
             refusal = self._doorkeeper.judge(now, session.id)
         if refusal is None:
             self._begun = True
-            self._speaks = False
+            self._speaks, self._awaits_text = False, True
             self._speakers.begins(session.id, now)
         return refusal
 
-    def check_more(self) -> Refusal | None:
-        """Why the client may not go on with an utterance that was begun, or None."""
-        if not self._use.has_quota:
+    def check_text(self) -> Refusal | None:
+        """Why the client may not add text to an utterance that was begun, or None. The first text is judged once more
+        where it comes so late that the session does not count any longer: its place may be another's.
+        """
+        awaited, self._awaits_text = self._awaits_text, False
+        late = awaited and not self._speakers.counts(self._session.id, _now())
+        if not late and not self._use.has_quota:
             return None
         self.changed()
-        return self._use.judge_more(self.principal, _now())
+        refusal = self._use.judge_more(self.principal, _now())
+        return self._doorkeeper.judge(_now(), self._session.id) if refusal is None and late else refusal
 
     def changed(self) -> None:
         """Text came, was spoken or cancelled; audio was sent; the client paused or is gone."""

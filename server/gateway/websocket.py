@@ -207,11 +207,11 @@ class WebSocketConnection:
 
     def _may_take(self, message: c.ClientMessage) -> bool:
         """Whether a message counts. Raises Refused where an utterance may not begin and none is unfinished; else what
-        was begun is finished first, and nothing is added to it. Raises it, too, for text beyond a whole quota's debt.
+        was begun is finished first, and nothing is added to it. Raises it, too, for text that may not be added.
         """
         session, tally = self._live.session, self._live.tally
         if isinstance(message, c.Text) and tally is not None and self._refusal is None:
-            refusal = tally.check_more()
+            refusal = tally.check_text()
             if refusal is not None:
                 raise self._sessions.doorkeeper.refused(refusal)
         if isinstance(message, c.Start) and tally is not None and self._refusal is None and session.is_next(message):

@@ -89,6 +89,11 @@ class Speakers:
         opened = len(self._opened) - (without in self._opened)
         return len(self._speaking) - (without in self._speaking) + self._likely * opened
 
+    def counts(self, session: str, now: float) -> bool:
+        """Whether it is among those who speak."""
+        self._forget(now)
+        return session in self._speaking
+
     def opened(self, session: str, now: float) -> None:
         """A session has opened."""
         self._opened[session] = now + GRACE_S

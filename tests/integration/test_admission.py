@@ -134,6 +134,27 @@ async def test_twice_the_capacity_is_offered_and_who_was_let_in_is_fed() -> None
         assert isinstance(await ask_to_open(url_of(server)), s.Opened)
 
 
+async def test_a_text_that_comes_long_after_its_start_is_judged_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or everybody could say `start` while nobody speaks, and all their text would come at once."""
+    monkeypatch.setattr(admission, "GRACE_S", 0.1)
+    async with running(max_streams=1, engine_options={"step_delay_ms": 20}) as server:
+        async with bare_client(url_of(server), open=c.Open()) as early:
+            await early.numbered(c.Start, utterance=1)
+            await asyncio.sleep(0.2)
+            async with bare_client(url_of(server), open=c.Open()) as other:
+                await other.say(1, LONG)
+                await other.until(AudioFrame)
+                await early.numbered(c.Text, text="你好。")
+                assert (await busy(early)).reason == "capacity"
+                await other.until(s.Done)
+        async with bare_client(url_of(server), open=c.Open()) as alone:
+            await alone.numbered(c.Start, utterance=1)
+            await asyncio.sleep(0.2)
+            await alone.numbered(c.Text, text="你好。")
+            await alone.numbered(c.End)
+            await alone.until(s.Done)
+
+
 async def test_an_idle_session_is_judged_when_it_begins_to_speak(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admission, "GRACE_S", 0.1)
     async with running(max_streams=1, engine_options={"step_delay_ms": 20}) as server:
