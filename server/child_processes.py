@@ -1,4 +1,8 @@
-"""What the processes that this one starts have in common: how they are started, where they listen, how they ended."""
+"""What the processes that this one starts have in common: how they are started, where they listen, how they ended.
+
+Gateways have a session of their own, with `start_new_session`: Ctrl-C on a terminal would end one that still imports
+with Python's trace. The parent hears it and tells them; they end with the parent by themselves, however it ends.
+"""
 
 import os
 import signal
