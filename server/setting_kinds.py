@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol
 _TRUE: Final = frozenset({"true", "yes", "on", "1"})
 _FALSE: Final = frozenset({"false", "no", "off", "0"})
 _ORIGIN: Final = re.compile(r"[a-z][a-z0-9+.-]*://([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?")
+_DEVICE: Final = re.compile(r"[0-9]{1,4}|(GPU|MIG)-[0-9a-fA-F/-]+")
 _WHOLE: Final = re.compile(r"[+-]?[0-9][0-9_]*")
 
 
@@ -72,6 +73,22 @@ class Origins:
             raise ValueError
         ports = {"http": ":80", "https": ":443"}
         return ",".join(each.removesuffix(ports.get(each.partition("://")[0], "/")) for each in found)
+
+
+@dataclass(frozen=True, slots=True)
+class Devices:
+    """CUDA devices as `CUDA_VISIBLE_DEVICES` names them."""
+
+    allowed: str = "numbers or UUIDs (GPU-..., MIG-...) of devices with commas between them"
+
+    def parse(self, value: object) -> str:
+        """See `Kind`."""
+        if isinstance(value, list):
+            value = ",".join(str(item) for item in value)
+        devices = [each.strip() for each in str(value).split(",")]
+        if isinstance(value, bool) or not all(_DEVICE.fullmatch(each) for each in devices):
+            raise ValueError
+        return ",".join(devices)
 
 
 @dataclass(frozen=True, slots=True)

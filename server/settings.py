@@ -14,6 +14,7 @@ from typing import Any, Final, Literal, get_args
 
 from server.setting_kinds import (
     Choice,
+    Devices,
     Flag,
     Hosts,
     Kind,
@@ -103,7 +104,7 @@ class Settings:
         default="",
         metadata=option(
             "Workers and gateways",
-            Text("device numbers with commas between them"),
+            Devices(),
             "CUDA devices, given to the workers in turn",
             default="-",
         ),

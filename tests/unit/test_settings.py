@@ -126,6 +126,16 @@ def test_hosts_that_are_none(value: str) -> None:
     assert "allowed is an address or a name" in problems(["--insecure", "--host", value])[0]
 
 
+@pytest.mark.parametrize("value", ["", "a,b", "0,-1", "0,,1", "0 1", "GPU", "cuda:0"])
+def test_devices_that_are_none(value: str) -> None:
+    assert "allowed is numbers or UUIDs" in problems(["--workers", "2", f"--worker-devices={value}"])[0]
+
+
+@pytest.mark.parametrize("value", ["0", "0, 1,10", "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6,MIG-4f0a/1/0"])
+def test_devices(value: str) -> None:
+    assert load(["--workers", "2", "--worker-devices", value], {}).worker_devices == value.replace(" ", "")
+
+
 def test_a_missing_value_does_not_hide_other_faults() -> None:
     text = "\n".join(problems(["--port"], {"COSYSTREAM_MAX_SESSIONS": "0"}))
     assert "command line: argument --port: expected one argument" in text
