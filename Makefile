@@ -45,7 +45,7 @@ bench: setup ## run every benchmark, one after the other (minutes); one alone: .
 		echo "== bench.$$name"; $(BIN)/python -m bench.$$name $(ARGS) || missed="$$missed $$name"; done; \
 		test -z "$$missed" || { echo "missed a figure:$$missed"; exit 1; }
 
-soak: setup ## a thousand cuts of one text, ten minutes of churn, workers killed, 100,000 attacks (most of an hour)
+soak: setup ## a thousand cuts of one text, ten minutes of churn, workers killed, 100,000 attacks (an hour and a half)
 	COSYSTREAM_SOAK_DROPS=1000 $(PYTEST) tests/fault/test_many.py -k drops
 	$(BIN)/python -m bench.churn $(ARGS)
 	$(BIN)/python -m bench.churn --kill-workers 5 $(ARGS)

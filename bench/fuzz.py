@@ -180,7 +180,7 @@ def main() -> int:
         __doc__,
         count=(100_000, "attacks"),
         seed=(1, "what the attacks are made from"),
-        rate=(100, "attacks a second"),
+        rate=(50, "attacks a second; one costs the server about 1 ms"),
         only=(-1, "repeat the attack of this number alone"),
     )
     if args.only >= 0:
