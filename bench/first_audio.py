@@ -6,13 +6,13 @@ same clauses in this process, in turns with the server, so that the difference i
 
 import asyncio
 import sys
-import time
 
 from bench._common import Report, arguments, run, server_process
+from bench._load_engine import first_chunk_ms
 from bench._session import Session, deciding_position, open_session
 from protocol import client_messages as c
 from server.engines import registry
-from server.engines.base import Chunk, Engine, RenderPlan, Segment
+from server.engines.base import Engine, Segment
 from server.text.normaliser import normalise
 from server.text.segmenter import Segmenter
 
@@ -62,13 +62,7 @@ def engine_first_chunk_ms(engine: Engine, text: str) -> float:
     cut = segmenter.next()
     assert cut is not None
     segment = Segment(0, normalise(cut), cut.boundary, engine.capabilities.voices[0].id)
-    begun = time.perf_counter()
-    job = engine.prepare(segment, RenderPlan())
-    while not isinstance(engine.step([job])[0], Chunk):
-        pass
-    taken = 1000 * (time.perf_counter() - begun)
-    engine.cancel(job)
-    return taken
+    return first_chunk_ms(engine, segment)
 
 
 async def measure(url: str, engine: Engine, report: Report) -> None:
