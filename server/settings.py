@@ -52,6 +52,7 @@ Group = Literal[
     "Engine",
     "Workers and gateways",
     "Sessions",
+    "Long text",
     "Limits",
     "Time-outs",
     "Logs",
@@ -240,6 +241,63 @@ class Settings:
     log_sample_percent: float = field(
         default=1.0,
         metadata=option("Logs", Number(0, 100), "share of ordinary sessions that are logged in full detail"),
+    )
+    block_tokens: int = field(
+        default=256,
+        metadata=option(
+            "Long text",
+            WholeNumber(16, 4096),
+            "a sentence of more tokens is cut again; the engine's own limit counts, too",
+        ),
+    )
+    block_window_tokens: int = field(
+        default=128,
+        metadata=option(
+            "Long text", WholeNumber(16, 4096), "the most tokens of a block that such a sentence is cut into"
+        ),
+    )
+    block_overlap_tokens: int = field(
+        default=16,
+        metadata=option(
+            "Long text",
+            WholeNumber(0, 64),
+            "tokens said just before in the same sentence that an engine gets as context, if it can use any",
+        ),
+    )
+    context_cache_blocks: int = field(
+        default=0,
+        metadata=option(
+            "Long text",
+            WholeNumber(0, 100_000),
+            "blocks whose inner state each engine keeps; 0: by the memory of its device",
+            default="20 to 50",
+        ),
+    )
+    context_cache_mb: int = field(
+        default=64, metadata=option("Long text", WholeNumber(0, 1_000_000), "MiB that this may take; 0: none is kept")
+    )
+    audio_cache_mb: int = field(
+        default=32,
+        metadata=option("Long text", WholeNumber(0, 1_000_000), "MiB of finished audio kept for texts that come again"),
+    )
+    fallback_engine: str = field(
+        default="embedded",
+        metadata=option(
+            "Long text",
+            Text("a name, or none"),
+            "the engine that speaks what the other one fails at; loaded when first needed",
+        ),
+    )
+    dead_letters: str = field(
+        default="auto",
+        metadata=option(
+            "Long text",
+            Text("a directory, auto or off"),
+            "where failed texts are written down; auto: in the user's state directory",
+        ),
+    )
+    dead_letter_mb: int = field(
+        default=16, metadata=option("Long text", WholeNumber(1, 1_000_000), "MiB of them that are kept, the newest")
     )
     drain_timeout_s: float = field(
         default=3.0, metadata=option("Time-outs", Number(0, 600), "how long a stopping server lets sessions finish")

@@ -1,14 +1,27 @@
 """The engine's side of one segment: from a request to a job, from the job's events to PCM at the requested rate."""
 
+import traceback
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from server.audio.chain import SegmentChain
-from server.engines.base import Chunk, Engine, EngineError, Job, Samples, Segment, SegmentFailed, StepEvent, WordTiming
+from server.engines.base import (
+    Chunk,
+    Engine,
+    EngineError,
+    FailureKind,
+    Job,
+    Samples,
+    Segment,
+    SegmentFailed,
+    StepEvent,
+    WordTiming,
+)
 from server.engines.rendering import RenderedChunk, SegmentRequest
 from server.text.normaliser import normalise
+from server.text.tokens import Boundary, Cut, CutCause, Token
 
 NOTHING: Final[Samples] = np.zeros(0, np.float32)
 
@@ -59,6 +72,7 @@ class SegmentWork:
                 request.speed,
                 request.pitch,
                 request.instruct,
+                _before(request),
             )
             self.job = engine.prepare(segment, request.plan, None, request.seed, self._chain.first_input)
         return self.job
@@ -82,14 +96,32 @@ class SegmentWork:
         return results if isinstance(event, Chunk) else [*results, End()]
 
 
+def _before(request: SegmentRequest) -> tuple[Token, ...]:
+    """The tokens of `request.before`."""
+    cut, text = request.cut, request.before
+    if not text:
+        return ()
+    before = Cut(cut.start - len(text), cut.start, text, Boundary.WORD, CutCause.LENGTH, cut.language)
+    return normalise(before, lexicon=request.lexicon)
+
+
 def as_engine_error(error: Exception, *, transient: bool = False) -> EngineError:
     """`error` as an EngineError, with the original as its cause. It is transient where it says so or `transient` does.
 
-    What escapes by accident is not: nothing is known about it.
+    What escapes by accident is not, as nothing is known about it, but for a lack of memory: others give some back.
     """
     if isinstance(error, EngineError):
         error.transient = error.transient or transient
         return error
-    wrapped = EngineError(f"{type(error).__name__}: {error}", transient=transient)
+    short = isinstance(error, MemoryError)
+    kind: FailureKind = "out_of_memory" if short else "exception"
+    wrapped = EngineError(f"{type(error).__name__}: {error}", transient=transient or short, kind=kind)
     wrapped.__cause__ = error
     return wrapped
+
+
+def trace_of(error: Exception) -> str:
+    """Where an error came from, as Python shows it, also when that was another process."""
+    if isinstance(error, EngineError) and error.trace:
+        return error.trace
+    return "".join(traceback.format_exception(error))

@@ -7,11 +7,12 @@ may use arrives with the segment. See docs/engines.md for how to add one.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Final, Literal, Protocol, TypeAlias, get_args, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
+from server.cache.keys import BlockKey
 from server.text.tokens import Boundary, Language, Token
 
 Samples: TypeAlias = npt.NDArray[np.float32]
@@ -54,6 +55,8 @@ class Capabilities:
     cloning: bool = False
     batch_max: int = 1
     equality: Literal["exact", "lsb", "none"] = "none"
+    context_tokens: int = 0  # of the text before a segment that help it; 0: the engine uses none
+    device_memory: int = 0  # bytes of the accelerator it runs on; 0: it runs on the CPU
 
     def voice(self, voice_id: str) -> Voice | None:
         """The voice with this id, or None."""
@@ -62,7 +65,11 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """One engine job's text: what to say, in which voice, and what ends it."""
+    """One engine job's text: what to say, in which voice, and what ends it.
+
+    `before`: what was said just before in the same sentence, at most `Capabilities.context_tokens` of it; empty where a
+    sentence begins. It is context alone: it helps to speak the segment as its continuation, and is never spoken.
+    """
 
     id: int
     tokens: tuple[Token, ...]
@@ -71,6 +78,7 @@ class Segment:
     speed: float = 1.0  # 2.0 = twice as fast
     pitch: float = 1.0  # factor on the fundamental frequency
     instruct: str = ""
+    before: tuple[Token, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,12 +139,20 @@ class Job:
     plan: RenderPlan = field(default_factory=RenderPlan)
 
 
+FailureKind = Literal["exception", "out_of_memory", "time_out", "not_finite", "silent", "repeated", "worker_lost"]
+"""Why a segment could not be rendered: the engine raised, had no memory left, took too long, made numbers that are no
+sound, made silence of words, said the same over and over, or died."""
+FAILURE_KINDS: Final[tuple[FailureKind, ...]] = get_args(FailureKind)
+
+
 class EngineError(Exception):
     """An engine could not render a segment. `transient` says whether trying the same again may help."""
 
-    def __init__(self, message: str, *, transient: bool = False) -> None:
+    def __init__(self, message: str, *, transient: bool = False, kind: FailureKind = "exception") -> None:
         super().__init__(message)
         self.transient = transient
+        self.kind: FailureKind = kind
+        self.trace = ""  # where it came from, if that was another process
 
 
 class Engine(Protocol):
@@ -166,6 +182,26 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Free everything."""
+
+
+class ContextCache(Protocol):
+    """Keeps what an engine computed for a block, for whoever needs the same again: the block after it, another session,
+    or the same one after a fault. Bounded; safe to use from several engine threads.
+    """
+
+    def get(self, key: BlockKey) -> object | None:
+        """What was kept, None where nothing is (any more)."""
+
+    def put(self, key: BlockKey, value: object, size: int) -> None:
+        """Keep `value`, which takes `size` bytes and must not be changed any more."""
+
+
+@runtime_checkable
+class UsesContextCache(Protocol):
+    """An engine that can make use of a context cache. Results must not depend on whether anything is found there."""
+
+    def use_context_cache(self, cache: ContextCache) -> None:
+        """Called once, before the engine speaks."""
 
 
 EngineFactory: TypeAlias = Callable[[Mapping[str, Any]], Engine]

@@ -2,14 +2,33 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
-from server.engines.base import RenderPlan, WordTiming
+from server.engines.base import FailureKind, RenderPlan, WordTiming
 from server.text.tokens import Cut
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """From `first_sample` of a segment (requested rate) on, its text [start, end) was rendered anew, by `source`, since
+    what was at it before failed with `reason`. `engine`: the one that was asked for; `fallback`: the small one;
+    `clip`: a soft tone and silence.
+
+    A segment's parts are a recipe: rendering it by them again gives the same samples.
+    """
+
+    source: Literal["engine", "fallback", "clip"]
+    start: int
+    end: int
+    first_sample: int
+    reason: FailureKind
+
+
+@dataclass(frozen=True, slots=True)
 class SegmentRequest:
-    """Everything that decides a segment's samples."""
+    """Everything that decides a segment's samples. `before`: source text, see `Segment.before`; `parts`: the recipe by
+    which it was rendered before; `origin`: who asked, for logs and dead letters.
+    """
 
     id: int
     cut: Cut
@@ -22,16 +41,20 @@ class SegmentRequest:
     instruct: str = ""
     lexicon: Mapping[str, str] | None = None
     plan: RenderPlan = field(default_factory=RenderPlan)
+    before: str = ""
+    parts: tuple[Part, ...] = ()
+    origin: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class RenderedChunk:
     """The next samples of a segment: s16le mono at the requested rate. Word times count from the segment's first
-    sample.
+    sample. `part`: begins with this chunk.
     """
 
     pcm: bytes
     words: tuple[WordTiming, ...] = ()
+    part: Part | None = None
 
     @property
     def samples(self) -> int:

@@ -18,6 +18,8 @@ MAY_IMPORT = {"protocol": {"protocol"}, "server": {"protocol", "server"}, "clien
 PURE = (
     "protocol",
     "server/audio",
+    "server/cache",
+    "server/cluster/failures.py",
     "server/gateway/request_head.py",
     "server/gateways/merging.py",
     "server/gateways/names.py",

@@ -29,7 +29,9 @@ REQUEST = SegmentRequest(
     instruct="softly",
     lexicon={"SQL": "sequel", "行": "háng"},
     plan=RenderPlan("block", (100, 250)),
+    before="先生，",
 )
+AT_THE_GATEWAY = ("parts", "origin")  # what it alone must know of a request
 WORDS = (WordTiming("你好", 3, 5, 0, 2_400), WordTiming("\ud83d", 5, 6, 2_400, 2_400))
 
 EXAMPLES: list[m.Message] = [
@@ -44,7 +46,7 @@ EXAMPLES: list[m.Message] = [
     m.Audio(5, RenderedChunk(b"", WORDS)),
     m.Audio(5, RenderedChunk(b"\x00\x01" * 300_000)),
     m.End(6),
-    m.Failed(7, "engine", "no such voice", transient=True),
+    m.Failed(7, "engine", "no such voice", transient=True, failure="not_finite", trace="Traceback: ..."),
     m.Failed(7, "unavailable", "starting", retry_after_s=2.5),
     m.Load(Capacity(12.5, 0.03, 4, 2, 0.125, 1), 17),
     m.Stepped(StepReport(0.012, 3, 0.6, first=True, padding=0.19)),
@@ -70,6 +72,8 @@ def test_every_field_of_a_request_travels() -> None:
     (received,) = FrameReader().feed(b"".join(encode(EXAMPLES[0])))
     assert isinstance(received, m.Synthesize)
     for field in dataclasses.fields(SegmentRequest):
+        if field.name in AT_THE_GATEWAY:
+            continue
         value = getattr(REQUEST, field.name)
         assert value != field.default, f"the example leaves {field.name} at its default"
         assert getattr(received.request, field.name) == value

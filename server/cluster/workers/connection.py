@@ -293,4 +293,6 @@ def _error(message: Failed) -> EngineError | WorkerLost | PoolUnavailable:
         return PoolUnavailable(message.message, message.retry_after_s)
     if message.kind == "lost":
         return WorkerLost(message.message)
-    return EngineError(message.message, transient=message.transient)
+    error = EngineError(message.message, transient=message.transient, kind=message.failure)
+    error.trace = message.trace
+    return error

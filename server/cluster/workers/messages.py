@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
 from server.cluster.base import Capacity, StepReport
+from server.engines.base import FailureKind
 from server.engines.rendering import RenderedChunk, SegmentRequest
 
-WIRE_VERSION: Final = 1
+WIRE_VERSION: Final = 2
 """Changes with every change of these messages: a worker that was restarted may come from a newer installation."""
 
-FailureKind = Literal["engine", "unavailable", "lost"]
+ErrorKind = Literal["engine", "unavailable", "lost"]
 LeavingReason = Literal["stopping", "hung"]
 
 
@@ -78,13 +79,15 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The stream ended with an error, in place of a chunk."""
+    """The stream ended with an error, in place of a chunk. `failure` and `trace`: kind and origin of an EngineError."""
 
     stream: int
-    kind: FailureKind
+    kind: ErrorKind
     message: str
     transient: bool = False
     retry_after_s: float = 0.0
+    failure: FailureKind = "exception"
+    trace: str = ""
 
 
 @dataclass(frozen=True, slots=True)

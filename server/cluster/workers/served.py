@@ -1,16 +1,19 @@
 """One stream that a worker serves: asked for by a gateway chunk by chunk, asked of the engine pool of this process."""
 
 import asyncio
-from typing import Protocol
+from typing import Final, Protocol
 
 import structlog
 
 from server.cluster.base import PoolUnavailable, SegmentStream, Urgency, WorkerLost
+from server.cluster.segment import trace_of
 from server.cluster.workers.messages import Audio, End, Failed
 from server.cluster.workers.wire import WireError
 from server.engines.base import EngineError
 
 log = structlog.get_logger(__name__)
+
+MAX_TRACE: Final = 16_384  # characters of a trace that are told, the last
 
 
 class HangingStream(SegmentStream, Protocol):
@@ -91,7 +94,8 @@ class ServedStream:
         except StopAsyncIteration:
             return End(self._number)
         except EngineError as error:
-            return Failed(self._number, "engine", str(error), error.transient)
+            trace = trace_of(error)[-MAX_TRACE:]
+            return Failed(self._number, "engine", str(error), error.transient, failure=error.kind, trace=trace)
         except PoolUnavailable as error:
             return Failed(self._number, "unavailable", str(error), retry_after_s=error.retry_after_s)
         except WorkerLost as error:

@@ -25,7 +25,7 @@ from server.cluster.workers.messages import (
     Stepped,
     Synthesize,
 )
-from server.engines.base import RenderPlan, WordTiming
+from server.engines.base import FAILURE_KINDS, RenderPlan, WordTiming
 from server.engines.rendering import RenderedChunk, SegmentRequest
 from server.json_text import dumps, loads
 from server.text.tokens import Boundary, Cut, CutCause
@@ -71,7 +71,16 @@ def encode(message: Message) -> tuple[bytes, ...]:
         case Hello():
             body = dumps([message.version, message.pid, dict(message.capabilities)])
         case Failed():
-            body = dumps([message.kind, message.message, message.transient, message.retry_after_s])
+            body = dumps(
+                [
+                    message.kind,
+                    message.message,
+                    message.transient,
+                    message.retry_after_s,
+                    message.failure,
+                    message.trace,
+                ]
+            )
         case Leaving():
             body = dumps([message.reason, message.culprits])
         case _:
@@ -187,10 +196,10 @@ def _hello(stream: int, body: memoryview) -> Hello:
 
 
 def _failed(stream: int, body: memoryview) -> Failed:
-    kind, message, transient, retry_after_s = list_of(loads(body), 4)
-    if kind not in ("engine", "unavailable", "lost"):
-        raise ValueError(f"no failure is called {kind!r}")
-    return Failed(stream, kind, text_of(message), transient is True, float(retry_after_s))
+    kind, message, transient, retry_after_s, failure, trace = list_of(loads(body), 6)
+    if kind not in ("engine", "unavailable", "lost") or failure not in FAILURE_KINDS:
+        raise ValueError(f"no failure is called {kind!r}, {failure!r}")
+    return Failed(stream, kind, text_of(message), transient is True, float(retry_after_s), failure, text_of(trace))
 
 
 def _leaving(stream: int, body: memoryview) -> Leaving:
@@ -214,11 +223,13 @@ def _synthesize_to_json(message: Synthesize) -> list[Any]:
         asked.instruct,
         None if asked.lexicon is None else dict(asked.lexicon),
         [asked.plan.mode, list(asked.plan.chunk_ms)],
+        asked.before,
     ]
 
 
 def _synthesize(stream: int, body: memoryview) -> Synthesize:
-    start_sample, principal, number, cut, voice, rate, factors, seed, instruct, lexicon, plan = list_of(loads(body), 11)
+    fields = list_of(loads(body), 12)
+    start_sample, principal, number, cut, voice, rate, factors, seed, instruct, lexicon, plan, before = fields
     start, end, text, boundary, cause, language = list_of(cut, 6)
     speed, pitch, volume = list_of(factors, 3)
     mode, chunk_ms = list_of(plan, 2)
@@ -236,6 +247,7 @@ def _synthesize(stream: int, body: memoryview) -> Synthesize:
         instruct=text_of(instruct),
         lexicon=None if lexicon is None else {text_of(key): text_of(value) for key, value in table_of(lexicon).items()},
         plan=RenderPlan(mode, tuple(whole_number(ms) for ms in chunk_ms)),
+        before=text_of(before),
     )
     return Synthesize(stream, request, whole_number(start_sample), text_of(principal))
 
