@@ -29,6 +29,8 @@ FULL = Capabilities(
     cloning=True,
     batch_max=16,
     equality="lsb",
+    context_tokens=8,
+    device_memory=24 << 30,
 )
 
 
