@@ -8,6 +8,7 @@ from server.audio.wire import CodedAudio, WireCoder
 from server.cluster.base import EnginePool, PoolUnavailable, SegmentStream, Urgency, WorkerLost
 from server.engines.base import EngineError
 from server.engines.rendering import RenderedChunk
+from server.gateway.prefetch import Prefetched
 from server.gateway.turns import Turns
 from server.session import Session, SpeakSegment, SpeakSilence, Work
 
@@ -32,6 +33,7 @@ class Renderer:
         self._event = asyncio.Event()
         self._work: Work | None = None
         self._stream: SegmentStream | None = None
+        self._ahead: tuple[SpeakSegment, Prefetched] | None = None
         self._coder: WireCoder | None = None
         self._coded_utterance = 0
 
@@ -40,9 +42,19 @@ class Renderer:
         self._event.set()
         if self._stream is not None and self._work is not None and not self._session.is_current(self._work):
             self._stream.cancel()
+        if self._ahead is not None:
+            ahead = self._ahead[0]
+            if not (self._session.is_ahead(ahead) or self._session.is_current(ahead)):
+                self._leave_ahead()
 
     async def run(self) -> None:
         """Render until cancelled. Raises ProtocolError (engine_failed) where a segment cannot be rendered."""
+        try:
+            await self._run()
+        finally:
+            self._leave_ahead()
+
+    async def _run(self) -> None:
         turns = Turns()
         while True:
             await turns.step()
@@ -77,8 +89,9 @@ class Renderer:
             self._complete(work, await self._code(coder, coder.finish))
 
     async def _speak(self, work: SpeakSegment, coder: WireCoder) -> None:
-        stream = self._pool.synthesize(work.request, principal=self._session.principal)
+        stream = self._take_ahead(work) or self._pool.synthesize(work.request, principal=self._session.principal)
         self._stream, self._work = stream, work
+        self._look_ahead()
         try:
             stream.urgency = self._urgency()
             asked = self._loop.time()
@@ -89,11 +102,32 @@ class Renderer:
                 await self._place(work, chunk, coded)
                 if not self._session.is_current(work):
                     return
+                self._look_ahead()
                 stream.urgency = self._urgency()
                 asked = self._loop.time()
         finally:
             self._stream = self._work = None
             stream.cancel()
+
+    def _look_ahead(self) -> None:
+        """Begin with the segment behind the one in hand, where the session has one."""
+        if self._ahead is None and (ahead := self._session.look_ahead()) is not None:
+            stream = self._pool.synthesize(ahead.request, principal=self._session.principal)
+            self._ahead = ahead, Prefetched(stream)
+            self._changed()  # there is room for more text
+
+    def _take_ahead(self, work: SpeakSegment) -> Prefetched | None:
+        """What was begun of `work` before its turn."""
+        if self._ahead is None or self._ahead[0] is not work:
+            self._leave_ahead()
+            return None
+        stream, self._ahead = self._ahead[1], None
+        return stream
+
+    def _leave_ahead(self) -> None:
+        if self._ahead is not None:
+            self._ahead[1].cancel()
+            self._ahead = None
 
     def _urgency(self) -> Urgency:
         slack_s = self._session.slack_s

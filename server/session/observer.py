@@ -19,6 +19,9 @@ class SessionObserver:
     def spoken(self, utterance: int, statistics: Mapping[str, Any]) -> None:
         """The `done` of an utterance was handed out, with its statistics (docs/protocol.md)."""
 
+    def degraded(self, utterance: int, reason: str) -> None:
+        """A segment was rendered otherwise than it was asked for, since the engine failed at it."""
+
     def stalled(self, utterance: int, count: int) -> None:
         """The client told that playing ran dry `count` times more."""
 

@@ -17,6 +17,7 @@ from server.session import journal
 from server.session.config import SessionConfig
 from server.session.delivery import Delivery
 from server.session.journal import SessionJournal
+from server.session.observer import SessionObserver
 from server.session.policy import Policy
 from server.session.utterance import Utterance
 from server.session.work import FinishUtterance, SpeakSegment, Work
@@ -35,6 +36,8 @@ class RenderingSide:
     """What `Session` knows about its utterances' audio. Samples are those of the timeline unless said otherwise."""
 
     def __init__(self, policy: Policy, now: float, *, recorded: bool) -> None:
+        self.id = ""
+        self.observer = SessionObserver()
         self.config: SessionConfig | None = None
         self.attached = True
         self._paused = False
@@ -68,6 +71,23 @@ class RenderingSide:
             utterance.begun = True
             utterance.awaited_since = now if self._listener_waits else None
         return self._work
+
+    def look_ahead(self) -> SpeakSegment | None:
+        """What to render beside the work in hand: in block mode the segment behind it, where there is room for audio
+        and somebody to take it.
+        """
+        work = self._work
+        if not (isinstance(work, SpeakSegment) and self.mode == "block" and self.attached and self.wants_audio):
+            return None
+        utterance = self._speaking[0]
+        before = utterance.unspoken
+        ahead = utterance.look_ahead(RenderPlan(mode="block"))
+        self._unspoken -= before - utterance.unspoken
+        return ahead
+
+    def is_ahead(self, work: Work) -> bool:
+        """Whether this comes next."""
+        return bool(self._speaking) and self._speaking[0].ahead is work
 
     def _cut(self, utterance: Utterance, plan: RenderPlan) -> Work | None:
         """The next piece of its text to render."""
@@ -203,8 +223,22 @@ class RenderingSide:
         utterance = self._speaking[0]
         self._begin_segment(utterance)
         first = utterance.samples
+        segment = utterance.open_segment
+        assert segment is not None
+        known = segment.parts
         words = utterance.place(chunk)
         after = self.journal.made
+        if segment.parts is not known and (part := chunk.part) is not None:
+            after = self.journal.add(
+                journal.PART,
+                utterance.id,
+                segment.id,
+                part.source,
+                part.start,
+                part.end,
+                part.first_sample,
+                part.reason,
+            )
         if self.journal.enabled and not self._recorded_before(utterance, first, chunk.pcm):
             after = self.journal.add(journal.CRC, utterance.id, utterance.samples, crc32(chunk.pcm))
         if words and self.config is not None and self.config.open.timings:
@@ -236,7 +270,12 @@ class RenderingSide:
         if not segment.recorded:
             after = self.journal.add(journal.END, utterance.id, segment.id, segment.samples, digest)
         self._add_frames(utterance, coded, after)
-        self._delivery.ring.add(s.SegmentEnd(0, utterance.id, segment.id, segment.samples, digest), after)
+        end = s.SegmentEnd(
+            0, utterance.id, segment.id, segment.samples, digest, degraded=bool(segment.parts), reason=segment.reason
+        )
+        self._delivery.ring.add(end, after)
+        if segment.parts:
+            self.observer.degraded(utterance.id, segment.reason)
 
     def failed(self, work: Work, error: Exception) -> ProtocolError:
         """The error that ends the session because `work` could not be done."""

@@ -13,7 +13,8 @@ from protocol.codec import decode_client
 from protocol.frames import Codec
 from protocol.media.opus import packet_count
 from protocol.server_messages import Done
-from server.engines.base import Capabilities, RenderPlan
+from server.engines.base import FAILURE_KINDS, Capabilities, RenderPlan
+from server.engines.rendering import Part
 from server.session import journal
 from server.session.entries import Place
 from server.session.machine import Session
@@ -243,6 +244,18 @@ class _Replay:
                 if (utterance := session.unfinished_utterance(number)) is not None:
                     plan = RenderPlan(mode=mode, chunk_ms=tuple(chunk_ms))
                     self._segment(utterance, segment, (start, end, first_sample), plan)
+            case journal.PART, [
+                int(number),
+                int(segment),
+                "engine" | "fallback" | "clip" as source,
+                int(start),
+                int(end),
+                int(first_sample),
+                str(why),
+            ] if why in FAILURE_KINDS:
+                if session.unfinished_utterance(number) is not None:
+                    part = Part(source, start, end, first_sample, why)
+                    self._known(number).segments[segment].segment.parts += (part,)
             case journal.CRC, [int(number), int(end_sample), int(crc)]:
                 self._known(number).chunks.append((end_sample, crc))
             case journal.END, [int(number), int(segment), int(samples), str(digest)]:
@@ -250,6 +263,7 @@ class _Replay:
                     known = self._known(number).segments[segment]
                     known.samples, known.digest = samples, bytes.fromhex(digest)
                     utterance.segments, utterance.open_segment = segment + 1, None
+                    utterance.degraded += bool(known.segment.parts)
                     utterance.samples += samples
             case journal.DONE, [int(number), int(samples), str(digest), dict(statistics)]:
                 self._known(number).done = Done(0, number, samples, digest, "", statistics)

@@ -13,7 +13,6 @@ from server.session import journal
 from server.session.answers import MAX_ANSWERS, Answers
 from server.session.delivery import Delivery
 from server.session.entries import Place
-from server.session.observer import SessionObserver
 from server.session.policy import Policy
 from server.session.writing import WritingSide
 
@@ -26,7 +25,6 @@ class SendingSide(WritingSide):
     def __init__(self, policy: Policy, capabilities: Capabilities, now: float, *, recorded: bool) -> None:
         super().__init__(policy, capabilities, now, recorded=recorded)
         self.generation = 1
-        self.observer = SessionObserver()
         self._sent_at = now
         self._answers = Answers()
         self._answers_after = 0  # the journal record that `opened` and `resumed` wait for

@@ -3,12 +3,12 @@
 from collections import deque
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from protocol import client_messages as c
 from protocol.server_messages import Word
 from server.engines.base import RenderPlan
-from server.engines.rendering import RenderedChunk, SegmentRequest
+from server.engines.rendering import Part, RenderedChunk, SegmentRequest
 from server.session.work import FinishUtterance, SpeakSegment, SpeakSilence, Work
 from server.text.segmenter import Segmenter
 from server.text.tokens import Cut
@@ -32,7 +32,9 @@ class Speech:
 
 @dataclass(slots=True)
 class OpenSegment:
-    """The segment being placed on the timeline. `planned`: the journal has how it is rendered, `recorded`: its end."""
+    """The segment being placed on the timeline. `planned`: the journal has how it is rendered, `recorded`: its end.
+    `parts`: what was rendered otherwise than it was asked for.
+    """
 
     id: int
     start: int
@@ -41,18 +43,36 @@ class OpenSegment:
     kind: Literal["speech", "silence"]
     cause: str
     plan: RenderPlan
+    parts: tuple[Part, ...] = ()
     begun: bool = False
     samples: int = 0
     digest: Any = field(default_factory=sha256)
     planned: bool = False
     recorded: bool = False
 
+    @property
+    def reason(self) -> str:
+        """Why it sounds otherwise than it should, and how; empty where it does not."""
+        if not self.parts:
+            return ""
+        sources = {part.source for part in self.parts}
+        return f"{self.parts[0].reason}: {next(how for source, how in _HOW if source in sources)}"
+
+
+_HOW: Final = (
+    ("clip", "a tone stands for words"),
+    ("fallback", "the fallback engine spoke"),
+    ("engine", "it was spoken in pieces"),
+)
+
 
 class Utterance:
     """Text and timeline of one utterance. Positions are code points, offsets are samples at the session's rate."""
 
-    def __init__(self, utterance: int, speech: Speech, segmenter: Segmenter, now: float) -> None:
+    def __init__(self, utterance: int, speech: Speech, segmenter: Segmenter, now: float, *, origin: str = "") -> None:
+        """`origin`: who asked, for logs and dead letters."""
         self.id = utterance
+        self.origin = origin
         self.speech = speech
         self.segmenter = segmenter
         self.chars = 0  # of text accepted
@@ -73,7 +93,9 @@ class Utterance:
         self.code_from = 0  # timeline samples before this one are not coded: a client has them
         self.clock_flushed = False  # the clock has flushed since the last text
         self.segments = 0
+        self.degraded = 0  # of them
         self.open_segment: OpenSegment | None = None
+        self.ahead: SpeakSegment | None = None  # cut before its turn; it comes next, whatever happens
         self.opus_from: int | None = None  # format auto: the timeline sample where PCM ended
         self.again: deque[tuple[Work, OpenSegment]] = deque()  # after a restart: rendered before, to render again
         self._digest = sha256()
@@ -110,29 +132,45 @@ class Utterance:
     @property
     def complete(self) -> bool:
         """All its text is spoken."""
-        return self.ended and not self.unspoken
+        return self.ended and not self.unspoken and self.ahead is None
 
     def next_work(self, plan: RenderPlan) -> Work | None:
         """The next piece to render, by `plan` where it is speech, or None while it waits for text."""
         if self.again:
             work, self.open_segment = self.again.popleft()
             return work
+        if self.ahead is not None:
+            ahead, self.ahead = self.ahead, None
+            self._open_speech(ahead.request)
+            return ahead
         if self._silences and self._silences[0][0] <= self.segmenter.position:
             samples = self._silences.popleft()[1] * self.speech.sample_rate // 1000
             self._open(self.segmenter.position, self.segmenter.position, "silence", "", plan)
             return SpeakSilence(self.id, samples)
         cut = self.segmenter.next()
         if cut is not None:
-            self._open(cut.start, cut.end, "speech", cut.cause, plan)
-            return SpeakSegment(self.id, self._request(cut, plan))
+            request = self._request(self.segments, cut, plan)
+            self._open_speech(request)
+            return SpeakSegment(self.id, request)
         if self.ended and not self.complete:
             raise RuntimeError(f"the segmenter keeps {self.segmenter.pending} characters of a text that has ended")
         return FinishUtterance(self.id) if self.complete else None
 
-    def _request(self, cut: Cut, plan: RenderPlan) -> SegmentRequest:
+    def look_ahead(self, plan: RenderPlan) -> SpeakSegment | None:
+        """The segment behind the open one, to be rendered by `plan`, where it is certain: then it is the next work."""
+        if self.open_segment is None or self.again or self.ahead is not None:
+            return self.ahead
+        if self._silences and self._silences[0][0] <= self.segmenter.position:
+            return None
+        cut = self.segmenter.next()
+        if cut is not None:
+            self.ahead = SpeakSegment(self.id, self._request(self.open_segment.id + 1, cut, plan))
+        return self.ahead
+
+    def _request(self, segment: int, cut: Cut, plan: RenderPlan) -> SegmentRequest:
         s = self.speech
         return SegmentRequest(
-            self.segments,
+            segment,
             cut,
             s.voice,
             s.sample_rate,
@@ -143,9 +181,14 @@ class Utterance:
             s.instruct,
             s.lexicon,
             plan,
+            origin=self.origin,
         )
 
     # Timeline
+
+    def _open_speech(self, request: SegmentRequest) -> None:
+        cut = request.cut
+        self._open(cut.start, cut.end, "speech", cut.cause, request.plan)
 
     def _open(self, start: int, end: int, kind: Literal["speech", "silence"], cause: str, plan: RenderPlan) -> None:
         self.open_segment = OpenSegment(self.segments, start, end, self.samples, kind, cause, plan)
@@ -153,6 +196,8 @@ class Utterance:
     def place(self, chunk: RenderedChunk) -> tuple[Word, ...]:
         """Put a chunk of the open segment on the timeline; its words come back with timeline samples."""
         segment = self._opened()
+        if chunk.part is not None and chunk.part not in segment.parts:
+            segment.parts += (chunk.part,)
         segment.digest.update(chunk.pcm)
         segment.samples += chunk.samples
         self.samples += chunk.samples
@@ -172,6 +217,7 @@ class Utterance:
         if segment.end > segment.start:
             self._heard.append((self.samples, segment.end))
         self.segments += 1
+        self.degraded += bool(segment.parts)
         self.open_segment = None
         return segment
 
@@ -182,7 +228,7 @@ class Utterance:
 
     def rewind(self) -> None:
         """Forget the timeline; the text keeps its place."""
-        self.samples = self.segments = 0
+        self.samples = self.segments = self.degraded = 0
         self.open_segment = None
         self._digest = sha256()
         self._heard.clear()
@@ -215,6 +261,7 @@ class Utterance:
         return {
             "characters": self.chars,
             "segments": self.segments,
+            "degraded": self.degraded,
             "audio_ms": self.samples * 1000 // self.speech.sample_rate,
             "total_ms": round((now - (self.first_text_at or now)) * 1000, 1),
         }

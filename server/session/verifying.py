@@ -8,7 +8,7 @@ from zlib import crc32
 from protocol.server_messages import Done
 from server.session.refusal import ResumeRefused
 from server.session.utterance import OpenSegment, Utterance
-from server.session.work import Work
+from server.session.work import SpeakSegment, Work
 
 
 @dataclass(slots=True)
@@ -21,11 +21,14 @@ class KnownSegment:
     digest: bytes = b""
 
     def again(self) -> tuple[Work, OpenSegment]:
-        """The same work, to be placed anew."""
+        """The same work, to be placed anew; what was rendered otherwise than asked for is rendered so again."""
         segment = replace(
             self.segment, begun=False, samples=0, digest=sha256(), planned=True, recorded=self.samples is not None
         )
-        return self.work, segment
+        work = self.work
+        if segment.parts and isinstance(work, SpeakSegment):
+            work = SpeakSegment(work.utterance, replace(work.request, parts=segment.parts))
+        return work, segment
 
 
 @dataclass(slots=True)

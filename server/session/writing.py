@@ -73,7 +73,8 @@ class WritingSide(RenderingSide):
                 max_tokens=self._capabilities.max_tokens, count_tokens=self._capabilities.count_tokens
             ),
         )
-        utterance = Utterance(message.utterance, speech, segmenter, self._now)
+        origin = f"{self.id}/{message.utterance}"
+        utterance = Utterance(message.utterance, speech, segmenter, self._now, origin=origin)
         self._utterance_seen = message.utterance
         self._writing = utterance
         self._speaking.append(utterance)

@@ -18,6 +18,7 @@ from protocol.codec import decode_client, decode_server
 from protocol.errors import ERRORS, CloseCode
 from protocol.fields import CHECK
 from protocol.frames import HEADER, VERSION, Codec, FrameFlag, decode_frame
+from server.engines.base import FAILURE_KINDS
 from server.gateway.websocket import MAX_REFUSALS
 from server.link import TRIGGERS
 from server.session import Policy
@@ -112,7 +113,7 @@ def test_every_name_that_is_mentioned_exists() -> None:
     known |= {row[0].strip("`") for row in table("`done`", 1)}
     known |= {word for cls in MESSAGES for f in dataclasses.fields(cls) for word in re.findall(r"\w+", value_of(f))}
     known |= set(re.findall(r"`(\w+)`", section("Test vectors"))) | {"type", "websockets"}
-    known |= set(REASONS) | set(s.BUSY_REASONS)
+    known |= set(REASONS) | set(s.BUSY_REASONS) | set(FAILURE_KINDS)
     mentioned = re.findall(r"`([a-z_]+)`", TEXT.split("\n## Traces\n")[0])
     assert set(mentioned) - known == {"_ms"}
 
