@@ -2,10 +2,12 @@
 
 from dataclasses import dataclass, field
 from hashlib import sha256
+from sys import getsizeof
 from typing import Final
 
 BUCKET_TOKENS: Final = 64
 BUCKET_BYTES: Final = 16  # of the SHA-256
+KEPT_BYTES: Final = 512  # of an entry without its value and the texts of its key: objects of Python, places in tables
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,3 +35,8 @@ class BlockKey:
 
     def __hash__(self) -> int:
         return hash(self.bucket)
+
+    @property
+    def size(self) -> int:
+        """Bytes that it takes where it is kept, about."""
+        return KEPT_BYTES + sum(8 + getsizeof(text) for text in (*self.parameters, *self.tokens, *self.context))

@@ -7,6 +7,7 @@ and resampling all happen where the engine runs, off the event loop.
 from dataclasses import dataclass
 from typing import Protocol, Self
 
+from server.cache.counts import EMPTY, CacheSize
 from server.engines.base import Capabilities
 from server.engines.rendering import RenderedChunk, SegmentRequest
 from server.scheduler.ticket import StepReport, Urgency
@@ -44,7 +45,7 @@ class Capacity:
     `streams`: how many can be fed in real time (0.0: not known yet). `first_chunk_s`: how soon a worker is done with
     the next of the first chunks that wait. `waiting`, `waiting_first`: streams that wait for a step, and those of them
     that nothing is heard of yet. `late_s`: how late the latest chunk of the last seconds came, measured against its
-    `due` (0.0: all in time). `workers`: engines at work.
+    `due` (0.0: all in time). `workers`: engines at work. `context`: what their context caches hold.
     """
 
     streams: float = 0.0
@@ -53,6 +54,7 @@ class Capacity:
     waiting_first: int = 0
     late_s: float = 0.0
     workers: int = 1
+    context: CacheSize = EMPTY
 
 
 class PoolObserver(Protocol):

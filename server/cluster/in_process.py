@@ -7,12 +7,15 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final, Self
 
+from server.cache.counts import UNUSED
 from server.cluster.base import Capacity, PoolObserver, PoolUnavailable, StepReport, WorkerLost
 from server.cluster.engine_threads import EngineThreads, StreamTicket
 from server.cluster.segment import Result, SegmentWork
 from server.engines.base import Capabilities, Engine, EngineError, WordTiming
+from server.engines.context_cache import EngineContextCache
 from server.engines.rendering import RenderedChunk, SegmentRequest
 from server.text.tokens import Boundary, Cut, CutCause
 
@@ -124,11 +127,15 @@ class InProcessPool:
         observer: PoolObserver | None = None,
         step_timeout_s: float = 5.0,
         on_hang: Callable[[], None] | None = None,
+        context_cache: EngineContextCache | None = None,
     ) -> None:
-        """`on_hang` is called, on the event loop, when a step has taken `step_timeout_s`."""
+        """`on_hang` is called, on the event loop, when a step has taken `step_timeout_s`. `context_cache`: the one that
+        the engine was given.
+        """
         self._engine = engine
         self._observer = observer
         self._on_hang = on_hang
+        self._context_cache = context_cache or EngineContextCache(megabytes=0)
         self._threads = EngineThreads(
             engine, threads=threads, step_timeout_s=step_timeout_s, on_step=self._stepped, on_hang=self._hung
         )
@@ -157,6 +164,7 @@ class InProcessPool:
             waiting_first=scheduler.waiting_first,
             late_s=scheduler.late_s(time.monotonic()),
             workers=0 if self.broken else 1,
+            context=self._context_cache.size(),
         )
 
     def synthesize(self, request: SegmentRequest, start_sample: int = 0, *, principal: str = "") -> _Stream:
@@ -221,7 +229,8 @@ class InProcessPool:
 
     def _stepped(self, report: StepReport) -> None:
         if self._observer is not None:
-            self._observer.stepped(report)
+            use = self._context_cache.take_use()
+            self._observer.stepped(report if use == UNUSED else replace(report, context=use))
 
     def _hung(self) -> None:
         if self._on_hang is not None:

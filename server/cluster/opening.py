@@ -10,6 +10,7 @@ from server.cluster.in_process import InProcessPool
 from server.cluster.workers.config import WorkerConfig
 from server.cluster.workers.pool import WorkerPool
 from server.cluster.workers.processes import WorkerProcesses
+from server.engines.context_cache import EngineContextCache
 from server.engines.loading import start_engine
 from server.settings import Settings
 from server.text.normaliser import warm_up as warm_up_text
@@ -23,6 +24,8 @@ def worker_processes(settings: Settings) -> WorkerProcesses:
             engine_options=settings.engine_options,
             threads=max(1, settings.engine_threads // settings.workers),
             step_timeout_s=settings.step_timeout_s,
+            context_cache_blocks=settings.context_cache_blocks,
+            context_cache_mb=settings.context_cache_mb,
             log_format=settings.log_format,
             log_level=settings.log_level,
         ),
@@ -57,8 +60,9 @@ class PoolOpener:
             self._pool = workers
             await workers.start()
             return workers
+        context_cache = EngineContextCache(settings.context_cache_blocks, settings.context_cache_mb)
         engine, _ = await asyncio.gather(
-            in_daemon_thread(lambda: start_engine(settings.engine, settings.engine_options)),
+            in_daemon_thread(lambda: start_engine(settings.engine, settings.engine_options, context_cache)),
             in_daemon_thread(warm_up_text),
         )
         threads = InProcessPool(
@@ -66,6 +70,7 @@ class PoolOpener:
             threads=settings.engine_threads,
             observer=self._observer,
             step_timeout_s=settings.step_timeout_s,
+            context_cache=context_cache,
         )
         self._pool = threads
         await threads.calibrate()

@@ -56,7 +56,7 @@ class Capabilities:
     batch_max: int = 1
     equality: Literal["exact", "lsb", "none"] = "none"
     context_tokens: int = 0  # of the text before a segment that help it; 0: the engine uses none
-    device_memory: int = 0  # bytes of the accelerator it runs on; 0: it runs on the CPU
+    device_memory: int = field(default=0, compare=False)  # bytes of the accelerator it runs on; 0: it runs on the CPU
 
     def voice(self, voice_id: str) -> Voice | None:
         """The voice with this id, or None."""

@@ -4,6 +4,8 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from math import inf
 
+from server.cache.counts import UNUSED, CacheUse
+
 
 @dataclass(frozen=True, slots=True)
 class Urgency:
@@ -41,7 +43,7 @@ class Ticket:
 @dataclass(frozen=True, slots=True)
 class StepReport:
     """One step of an engine: seconds it took, jobs it served, seconds of audio it made, and the share of padding in its
-    batch. `first`: it was the first step of a job.
+    batch. `first`: it was the first step of a job. `context`: what was asked of the context cache since the last one.
     """
 
     seconds: float
@@ -49,3 +51,4 @@ class StepReport:
     audio_s: float
     first: bool = False
     padding: float = 0.0
+    context: CacheUse = UNUSED

@@ -39,6 +39,7 @@ def test_capabilities_travel_whole() -> None:
         assert getattr(FULL, field.name) != field.default, f"the example leaves {field.name} at its default"
     restored = restore(json.loads(json.dumps(describe(FULL))))
     assert restored == FULL
+    assert restored.device_memory == FULL.device_memory  # workers may differ in it
     assert restored.count_tokens is counting.count_tokens
 
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from server.cache.counts import CacheSize, CacheUse
 from server.cluster.base import Capacity, StepReport
 from server.cluster.workers import messages as m
 from server.cluster.workers.wire import HEAD, FrameReader, WireError, encode
@@ -48,8 +49,8 @@ EXAMPLES: list[m.Message] = [
     m.End(6),
     m.Failed(7, "engine", "no such voice", transient=True, failure="not_finite", trace="Traceback: ..."),
     m.Failed(7, "unavailable", "starting", retry_after_s=2.5),
-    m.Load(Capacity(12.5, 0.03, 4, 2, 0.125, 1), 17),
-    m.Stepped(StepReport(0.012, 3, 0.6, first=True, padding=0.19)),
+    m.Load(Capacity(12.5, 0.03, 4, 2, 0.125, 1, CacheSize(20, 5_000_000_000)), 17),
+    m.Stepped(StepReport(0.012, 3, 0.6, first=True, padding=0.19, context=CacheUse(3, 2, 1))),
     m.Pong(2**40),
     m.Leaving("hung", (3, 2**32 - 1)),
     m.Leaving("stopping"),

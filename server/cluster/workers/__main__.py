@@ -23,6 +23,7 @@ from server.cluster.workers.capabilities import describe
 from server.cluster.workers.config import Assignment
 from server.cluster.workers.service import WorkerService
 from server.engines.base import Engine
+from server.engines.context_cache import EngineContextCache
 from server.engines.loading import START_ERRORS, start_engine
 from server.observe.logs import configure_logs
 from server.text.normaliser import warm_up as warm_up_text
@@ -41,19 +42,27 @@ def main() -> int:
     threading.Thread(target=_outlive_no_parent, name="lifeline", daemon=True).start()
     configure_logs(assignment.config.log_format, assignment.config.log_level)
     structlog.contextvars.bind_contextvars(worker=assignment.number)
+    config = assignment.config
+    context_cache = EngineContextCache(config.context_cache_blocks, config.context_cache_mb)
     try:
-        engine = start_engine(assignment.config.engine, assignment.config.engine_options)
+        engine = start_engine(config.engine, config.engine_options, context_cache)
         described = describe(engine.capabilities)
         warm_up_text()
     except START_ERRORS as error:
         log.debug("where that came from", exc_info=error)
         _say(report, {"error": " ".join(str(error).split()) or type(error).__name__})
         return end_process(os.EX_CONFIG)
-    uvloop.run(_serve(assignment, engine, described, report))
+    uvloop.run(_serve(assignment, engine, context_cache, described, report))
     return end_process(os.EX_OK)
 
 
-async def _serve(assignment: Assignment, engine: Engine, described: dict[str, object], report: int) -> None:
+async def _serve(
+    assignment: Assignment,
+    engine: Engine,
+    context_cache: EngineContextCache,
+    described: dict[str, object],
+    report: int,
+) -> None:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, stop.set)
@@ -64,6 +73,7 @@ async def _serve(assignment: Assignment, engine: Engine, described: dict[str, ob
         observer=service,
         step_timeout_s=assignment.config.step_timeout_s,
         on_hang=service.hung,
+        context_cache=context_cache,
     )
     await pool.calibrate()
     spare_garbage_collector()

@@ -14,6 +14,8 @@ class WorkerConfig:
     engine_options: Mapping[str, Any] = field(default_factory=dict)
     threads: int = 1
     step_timeout_s: float = 5.0
+    context_cache_blocks: int = 0
+    context_cache_mb: int = 64
     log_format: str = "auto"
     log_level: str = "info"
 

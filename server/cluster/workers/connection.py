@@ -129,6 +129,7 @@ class WorkerConnection(asyncio.Protocol):
             waiting=now.waiting + len(self._untold),
             waiting_first=now.waiting_first + sum(self._untold.values()),
             late_s=now.late_s,
+            context=now.context,
         )
 
     def begin(self, asker: Asker, request: SegmentRequest, start_sample: int, principal: str) -> int:

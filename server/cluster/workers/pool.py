@@ -10,6 +10,7 @@ from typing import Final
 
 import structlog
 
+from server.cache.counts import CacheSize
 from server.cluster.base import Capacity, PoolObserver, PoolUnavailable
 from server.cluster.workers.capabilities import restore
 from server.cluster.workers.connection import WorkerConnection
@@ -80,6 +81,7 @@ class WorkerPool:
             waiting_first=sum(one.waiting_first for one in each),
             late_s=max((one.late_s for one in each), default=0.0),
             workers=len(each),
+            context=CacheSize(sum(one.context.entries for one in each), sum(one.context.bytes for one in each)),
         )
 
     def synthesize(self, request: SegmentRequest, start_sample: int = 0, *, principal: str = "") -> WorkerStream:

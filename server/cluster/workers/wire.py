@@ -8,6 +8,7 @@ import struct
 from collections.abc import Callable
 from typing import Any, Final, assert_never
 
+from server.cache.counts import CacheSize, CacheUse
 from server.cluster.base import Capacity, StepReport
 from server.cluster.workers.json_fields import list_of, table_of, text_of, whole_number
 from server.cluster.workers.messages import (
@@ -35,8 +36,8 @@ MAX_BODY: Final = 64 * 1024 * 1024
 
 HEAD: Final = struct.Struct("<IBI")
 _NEXT: Final = struct.Struct("<d?")
-_LOAD: Final = struct.Struct("<ddIIdII")
-_STEPPED: Final = struct.Struct("<dId?d")
+_LOAD: Final = struct.Struct("<ddIIdIIIQ")
+_STEPPED: Final = struct.Struct("<dId?dIII")
 _PONG: Final = struct.Struct("<Q")
 _COUNT: Final = struct.Struct("<I")
 
@@ -63,7 +64,17 @@ def encode(message: Message) -> tuple[bytes, ...]:
             body = _load_to_bytes(message)
         case Stepped():
             report = message.report
-            body = _STEPPED.pack(report.seconds, report.jobs, report.audio_s, report.first, report.padding)
+            use = report.context
+            body = _STEPPED.pack(
+                report.seconds,
+                report.jobs,
+                report.audio_s,
+                report.first,
+                report.padding,
+                use.hits,
+                use.misses,
+                use.evictions,
+            )
         case Pong():
             body = _PONG.pack(message.steps)
         case Synthesize():
@@ -165,8 +176,9 @@ def _next(stream: int, body: memoryview) -> Next:
 
 
 def _load(stream: int, body: memoryview) -> Load:
-    streams, first_chunk_s, waiting, waiting_first, late_s, workers, elsewhere = _LOAD.unpack(body)
-    return Load(Capacity(streams, first_chunk_s, waiting, waiting_first, late_s, workers), elsewhere)
+    streams, first_chunk_s, waiting, waiting_first, late_s, workers, elsewhere, *context = _LOAD.unpack(body)
+    capacity = Capacity(streams, first_chunk_s, waiting, waiting_first, late_s, workers, CacheSize(*context))
+    return Load(capacity, elsewhere)
 
 
 def _load_to_bytes(message: Load) -> bytes:
@@ -179,11 +191,14 @@ def _load_to_bytes(message: Load) -> bytes:
         now.late_s,
         now.workers,
         message.streams_elsewhere,
+        now.context.entries,
+        now.context.bytes,
     )
 
 
 def _stepped(stream: int, body: memoryview) -> Stepped:
-    return Stepped(StepReport(*_STEPPED.unpack(body)))
+    seconds, jobs, audio_s, first, padding, *use = _STEPPED.unpack(body)
+    return Stepped(StepReport(seconds, jobs, audio_s, first, padding, CacheUse(*use)))
 
 
 def _pong(stream: int, body: memoryview) -> Pong:
