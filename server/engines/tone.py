@@ -1,8 +1,9 @@
 """A deterministic engine for tests and load: each word is a short tone whose pitch follows from its letters.
 
 It costs almost nothing, needs no models, and does on demand what real engines do by accident: it can be slow, stall,
-fail or crash. Options: `step_delay_ms` (every step), `batch_max` (jobs that share one step, default 2) and `script`,
-a list of `{"match": TEXT, "at": CHUNK, "action": "delay" | "stall" | "fail" | "crash", "ms": N}` that acts on
+fail or crash. Options: `step_delay_ms` (every step), `batch_max` (jobs that share one step, default 2), `max_tokens` (of
+a segment, default 40), `context_tokens` (of the text before it, default 0; it changes no sample) and `script`, a list
+of `{"match": TEXT, "at": CHUNK, "action": "delay" | "stall" | "fail" | "crash", "ms": N}` that acts on
 segments whose text contains TEXT when they reach chunk number CHUNK (from 0). `delay` and `stall` sleep (stall: 60 s
 unless `ms` says less), `fail` fails that job alone, `crash` raises out of the whole step, as a broken engine would.
 """
@@ -43,7 +44,8 @@ FADE_SAMPLES: Final = 120  # 5 ms: no click at a word's edge
 STALL_MS: Final = 60_000
 UNIT: Final = re.compile(rf"[{HANZI_CLASS}]|[^\W{HANZI_CLASS}]+")
 ACTIONS: Final = ("delay", "stall", "fail", "crash")
-OPTIONS: Final = ("batch_max", "script", "step_delay_ms")
+MAX_TOKENS: Final = 40  # of a segment, as the embedded engine has it
+OPTIONS: Final = ("batch_max", "context_tokens", "max_tokens", "script", "step_delay_ms")
 RULE_KEYS: Final = ("action", "at", "match", "ms")
 MAX_BATCH: Final = 1000
 
@@ -84,7 +86,15 @@ class ToneJob(Job):
 class ToneEngine:
     """See the module text."""
 
-    def __init__(self, *, step_delay_ms: float = 0, batch_max: int = 2, script: Sequence[Rule] = ()) -> None:
+    def __init__(
+        self,
+        *,
+        step_delay_ms: float = 0,
+        batch_max: int = 2,
+        max_tokens: int = MAX_TOKENS,
+        context_tokens: int = 0,
+        script: Sequence[Rule] = (),
+    ) -> None:
         """See the module text for the options."""
         self._delay_s = step_delay_ms / 1000
         self._script = tuple(script)
@@ -97,13 +107,14 @@ class ToneEngine:
             languages=("zh", "en"),
             sample_rate=SAMPLE_RATE,
             voices=voices,
-            max_tokens=40,
+            max_tokens=max_tokens,
             count_tokens=count_tokens,
             fingerprint="tone-1",
             parameters=frozenset({"speed", "pitch", "seed"}),
             timings=True,
             batch_max=batch_max,
             equality="exact",
+            context_tokens=context_tokens,
         )
 
     def warm_up(self) -> None:
@@ -212,6 +223,8 @@ def create(options: Mapping[str, Any]) -> ToneEngine:
     return ToneEngine(
         step_delay_ms=_number("step_delay_ms", options.get("step_delay_ms", 0), 0, STALL_MS),
         batch_max=_whole("batch_max", options.get("batch_max", 2), 1, MAX_BATCH),
+        max_tokens=_whole("max_tokens", options.get("max_tokens", MAX_TOKENS), 16, 4096),
+        context_tokens=_whole("context_tokens", options.get("context_tokens", 0), 0, 64),
         script=[_rule(line) for line in lines],
     )
 

@@ -11,7 +11,7 @@ from server.engines.tone import count_tokens, create
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"foo": "1"}, "engine option foo is not one of batch_max, script, step_delay_ms"),
+        ({"foo": "1"}, "engine option foo is not one of batch_max, context_tokens, max_tokens, script, step_delay_ms"),
         ({"script": "fail"}, "engine option script must be a list of tables"),
         ({"script": 7}, "engine option script must be a list of tables"),
         ({"script": ["fail"]}, "engine option script must be a list of tables"),
@@ -26,6 +26,9 @@ from server.engines.tone import count_tokens, create
         ({"step_delay_ms": -1}, "step_delay_ms must be a number from 0 to 60000, not -1"),
         ({"step_delay_ms": float("nan")}, "step_delay_ms must be a number"),
         ({"batch_max": 0}, "batch_max must be a number from 1"),
+        ({"max_tokens": 15}, "max_tokens must be a number from 16 to 4096, not 15"),
+        ({"max_tokens": 4097}, "max_tokens must be a number from 16 to 4096, not 4097"),
+        ({"context_tokens": 65}, "context_tokens must be a number from 0 to 64, not 65"),
         ({"batch_max": []}, "batch_max must be a number"),
         ({"batch_max": True}, "batch_max must be a number"),
     ],
@@ -39,6 +42,9 @@ def test_wrong_options_are_one_line(options: dict[str, Any], message: str) -> No
 
 def test_options_may_be_texts_as_on_a_command_line() -> None:
     assert create({"batch_max": "3", "step_delay_ms": "1.5"}).capabilities.batch_max == 3
+    capabilities = create({"max_tokens": "256", "context_tokens": "16"}).capabilities
+    assert (capabilities.max_tokens, capabilities.context_tokens) == (256, 16)
+    assert (create({}).capabilities.max_tokens, create({}).capabilities.context_tokens) == (40, 0)
 
 
 def test_tokens_are_hanzi_and_words() -> None:
