@@ -1,9 +1,9 @@
 """A deterministic engine for tests and load: each word is a short tone whose pitch follows from its letters.
 
 It costs almost nothing, needs no models, and does on demand what real engines do by accident: it can be slow, stall,
-fail or crash. Options: `step_delay_ms` (every step), `batch_max` (jobs that share one step, default 2), `max_tokens` (of
-a segment, default 40), `context_tokens` (of the text before it, default 0; it changes no sample) and `script`, a list
-of `{"match": TEXT, "at": CHUNK, "action": "delay" | "stall" | "fail" | "crash", "ms": N}` that acts on
+fail or crash. Options: `step_delay_ms` (every step), `batch_max` (jobs that share one step, default 2), `max_tokens`
+(of a segment, default 40), `context_tokens` (of the text before it, default 0; it changes no sample) and `script`, a
+list of `{"match": TEXT, "at": CHUNK, "action": "delay" | "stall" | "fail" | "crash", "ms": N}` that acts on
 segments whose text contains TEXT when they reach chunk number CHUNK (from 0). `delay` and `stall` sleep (stall: 60 s
 unless `ms` says less), `fail` fails that job alone, `crash` raises out of the whole step, as a broken engine would.
 """
