@@ -51,11 +51,11 @@ def local_server(*options: str, environment: Mapping[str, str] | None = None) ->
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     command = [sys.executable, "-m", "server", "--host", "127.0.0.1", "--port", str(port), *options]
+    # What fails in a demo or a benchmark is nothing for the user's own queue.
+    env = {**os.environ, "COSYSTREAM_DEAD_LETTERS": "off", **(environment or {})}
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log:
         started = time.perf_counter()
-        process = subprocess.Popen(
-            command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, **(environment or {})}
-        )
+        process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT, env=env)
         try:
             while not _is_ready(port):
                 stopped = process.poll() is not None

@@ -25,10 +25,11 @@ from server.gateway.sessions import Sessions
 from server.gateway.speak import speak_routes
 from server.gateway.status import StatusReport, status_routes
 from server.gateway.websocket import WebSocketConnection
-from server.gateways.names import session_prefix
+from server.gateways.names import FIRST_INDEX, session_prefix
 from server.gateways.place import Place
 from server.gateways.pool_share import PoolShare
 from server.gateways.routes import all_metrics, other_parts, private_routes
+from server.jobs import open_dead_letters
 from server.observe.loop_lag import LoopLag
 from server.observe.pool import PoolWatch
 from server.observe.watch import Watch
@@ -67,7 +68,12 @@ class Server:
         self.listener: Listener | None = None
         self._private: Listener | None = None  # for the other gateways
         self.pool: EnginePool | None = None
-        self._opener = PoolOpener(settings, self.pool_watch, place.workers if place else ())
+        self.dead_letters = open_dead_letters(
+            settings, self.metrics, warns=place is None or place.siblings.index == FIRST_INDEX
+        )
+        self._opener = PoolOpener(
+            settings, self.pool_watch, place.workers if place else (), on_failure=self.dead_letters.add
+        )
         self._policy: Policy | None = None
         self.doorkeeper = Doorkeeper(
             self.metrics,
@@ -187,6 +193,7 @@ class Server:
             read_ahead_ms=settings.read_ahead_ms,
             detach_after_s=settings.detach_after_s,
             resume_ttl_s=settings.resume_ttl_s,
+            overlap_tokens=settings.block_overlap_tokens,
         )
         self.ready.set()
 
@@ -204,6 +211,7 @@ class Server:
         await self.sessions.stop(round(self.settings.drain_timeout_s * 1000))
         await asyncio.gather(*(each.close(timeout=1.0) for each in (self.listener, self._private) if each is not None))
         await self._opener.close()
+        await self.dead_letters.close()  # what the pool gave up just now is among them
         self.loop_lag.stop()
         self.watch.report_left_out()
         if self.ready.is_set():

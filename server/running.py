@@ -12,6 +12,7 @@ from server.app import Server
 from server.background import end_process, spare_garbage_collector
 from server.engines import loading
 from server.gateways.place import Place
+from server.jobs import FolderError
 from server.notify import ServiceManager
 from server.observe.logs import configure_logs, log_loop_fault
 from server.open_files import raise_file_limit
@@ -23,7 +24,7 @@ log = structlog.get_logger(__name__)
 
 STOP_S: Final = 15.0
 """A stop takes `drain_timeout_s` and, where peers, disk and engine all hang, about so long beside it."""
-START_ERRORS: Final = (*loading.START_ERRORS, LookupError, StoreError)
+START_ERRORS: Final = (*loading.START_ERRORS, LookupError, StoreError, FolderError)
 """Why a server cannot start: in one line for the user."""
 
 

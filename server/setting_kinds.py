@@ -207,6 +207,32 @@ class Store:
 
 
 @dataclass(frozen=True, slots=True)
+class DirectoryOr:
+    """The path of a directory, or one of a few words that mean something else."""
+
+    words: tuple[str, ...]
+
+    @property
+    def allowed(self) -> str:
+        """See `Kind`."""
+        return f"a directory, {' or '.join(self.words)}"
+
+    def parse(self, value: object) -> str:
+        """See `Kind`."""
+        if value is False and "off" in self.words:
+            return "off"
+        if not isinstance(value, str) or not value.strip() or "\0" in value:
+            raise ValueError
+        place = value.strip()
+        if place.lower() in self.words:
+            return place.lower()
+        try:
+            return str(Path(place).expanduser())
+        except RuntimeError as problem:  # no home for a `~`
+            raise ValueError from problem
+
+
+@dataclass(frozen=True, slots=True)
 class Pairs:
     """Names with values: a TOML table, a JSON object, or `name=value` with `;` between several.
 

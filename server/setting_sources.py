@@ -154,6 +154,11 @@ def _contradictions(settings: Settings) -> list[str]:
         found.append(
             f"store = {settings.store!r} writes texts to disk, which no_text_at_rest refuses; allowed is memory"
         )
+    if settings.no_text_at_rest and settings.dead_letters not in ("auto", "off"):
+        found.append(
+            f"dead_letters = {settings.dead_letters!r} writes texts to disk, which no_text_at_rest refuses; "
+            "allowed is off (auto means that, too)"
+        )
     if settings.store != "memory" and settings.resume_ttl_s <= 0:
         found.append(f"store = {settings.store!r} needs resume_ttl_s above 0")
     public = [host for host in settings.hosts if not is_loopback(host)]

@@ -15,6 +15,7 @@ from typing import Any, Final, Literal, get_args
 from server.setting_kinds import (
     Choice,
     Devices,
+    DirectoryOr,
     Flag,
     Hosts,
     Kind,
@@ -292,7 +293,7 @@ class Settings:
         default="auto",
         metadata=option(
             "Long text",
-            Text("a directory, auto or off"),
+            DirectoryOr(("auto", "off")),
             "where failed texts are written down; auto: in the user's state directory",
         ),
     )

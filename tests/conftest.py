@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import tempfile
 from asyncio import runners
 from collections import Counter
 from collections.abc import Generator, Sequence
@@ -27,8 +28,11 @@ _REASONS = {
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Start counting what does not run."""
+    """Start counting what does not run. Nothing that a test starts keeps anything in the user's home."""
     config.stash[_NOT_RUN] = Counter()
+    state = tempfile.TemporaryDirectory(prefix="cosystream-tests-", ignore_cleanup_errors=True)
+    config.add_cleanup(state.cleanup)
+    os.environ["XDG_STATE_HOME"] = state.name
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

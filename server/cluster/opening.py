@@ -1,11 +1,12 @@
 """The engine pool that the settings ask for: made, warm, measured, and closed with everything behind it."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from os import PathLike
 
 from server.background import in_daemon_thread
 from server.cluster.base import EnginePool, PoolObserver
+from server.cluster.failures import FailedSegment
 from server.cluster.in_process import InProcessPool
 from server.cluster.workers.config import WorkerConfig
 from server.cluster.workers.pool import WorkerPool
@@ -37,10 +38,20 @@ def worker_processes(settings: Settings) -> WorkerProcesses:
 class PoolOpener:
     """A pool and what it stands on. Make it inside the running event loop; `close` it, also where `start` fails."""
 
-    def __init__(self, settings: Settings, observer: PoolObserver, workers: Sequence[str | PathLike[str]] = ()) -> None:
-        """`workers`: the sockets of worker processes that somebody else runs, in place of own ones."""
+    def __init__(
+        self,
+        settings: Settings,
+        observer: PoolObserver,
+        workers: Sequence[str | PathLike[str]] = (),
+        *,
+        on_failure: Callable[[FailedSegment], None] | None = None,
+    ) -> None:
+        """`workers`: the sockets of worker processes that somebody else runs, in place of own ones. `on_failure` is
+        called, on the event loop, once for each segment that did not succeed at once, when it is over.
+        """
         self._settings = settings
         self._observer = observer
+        self._on_failure = on_failure
         self._paths = tuple(map(str, workers))
         self._processes: WorkerProcesses | None = None
         self._pool: EnginePool | None = None

@@ -6,6 +6,7 @@ A name has a nonce: a process that was started in place of a dead one is another
 import re
 from typing import Final
 
+FIRST_INDEX: Final = 1
 NONCE_BYTES: Final = 4
 MAX_NAME: Final = len("g9999-") + 2 * NONCE_BYTES  # characters
 _NAME: Final = re.compile(r"g([0-9]{1,4})-[0-9a-f]{8}")

@@ -74,6 +74,11 @@ class Metrics:
         self.engine_audio_seconds = self._counter("engine_audio_seconds", "seconds of audio rendered", "engine")
         self.workers = self._gauge("workers", "engines at work")
         self.worker_losses = self._counter("worker_losses", "workers that died or hung, by which", "reason")
+        self.dead_letters = self._counter(
+            "dead_letters",
+            "segments that an engine failed at: `written` down, `dropped` as too many waited, or `failed` to be",
+            "result",
+        )
         self.loop_lag_seconds = self._histogram(
             "loop_lag_seconds", "how late the event loop's timers come, looked at ten times a second", _LAG_S
         )

@@ -22,8 +22,11 @@ M = TypeVar("M")
 
 @asynccontextmanager
 async def running(**settings: Any) -> AsyncIterator[Server]:
-    """A started server on a free loopback port. Settings as in `server.settings`; the engine is `tone` by default."""
-    server = Server(Settings(**{"port": 0, "engine": "tone", "drain_timeout_s": 0.2, **settings}))
+    """A started server on a free loopback port. Settings as in `server.settings`; the engine is `tone` by default, and
+    dead letters are off.
+    """
+    defaults = {"port": 0, "engine": "tone", "drain_timeout_s": 0.2, "dead_letters": "off"}
+    server = Server(Settings(**{**defaults, **settings}))
     try:
         await server.start()
         yield server
