@@ -16,3 +16,4 @@ class Policy:
     detach_after_s: float = 4.0  # audio unacked and nothing heard for so long: the connection is dead
     resume_ttl_s: float = 120.0  # how long a session without connection is kept; 0: not at all
     resume_idle_ttl_s: float = 10.0  # the same where the client has everything
+    overlap_tokens: int = 16  # said just before, as context; fewer where the engine can use fewer

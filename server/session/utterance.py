@@ -10,6 +10,7 @@ from protocol.server_messages import Word
 from server.engines.base import RenderPlan
 from server.engines.rendering import Part, RenderedChunk, SegmentRequest
 from server.session.work import FinishUtterance, SpeakSegment, SpeakSilence, Work
+from server.text.overlap import Overlap
 from server.text.segmenter import Segmenter
 from server.text.tokens import Cut
 
@@ -69,10 +70,20 @@ _HOW: Final = (
 class Utterance:
     """Text and timeline of one utterance. Positions are code points, offsets are samples at the session's rate."""
 
-    def __init__(self, utterance: int, speech: Speech, segmenter: Segmenter, now: float, *, origin: str = "") -> None:
-        """`origin`: who asked, for logs and dead letters."""
+    def __init__(
+        self,
+        utterance: int,
+        speech: Speech,
+        segmenter: Segmenter,
+        now: float,
+        *,
+        overlap: Overlap | None = None,
+        origin: str = "",
+    ) -> None:
+        """`overlap` says what the engine is told of the text before a segment. `origin`: who asked, for people."""
         self.id = utterance
         self.origin = origin
+        self._overlap = overlap or Overlap(0)
         self.speech = speech
         self.segmenter = segmenter
         self.chars = 0  # of text accepted
@@ -146,6 +157,7 @@ class Utterance:
         if self._silences and self._silences[0][0] <= self.segmenter.position:
             samples = self._silences.popleft()[1] * self.speech.sample_rate // 1000
             self._open(self.segmenter.position, self.segmenter.position, "silence", "", plan)
+            self._overlap.forget()
             return SpeakSilence(self.id, samples)
         cut = self.segmenter.next()
         if cut is not None:
@@ -181,6 +193,7 @@ class Utterance:
             s.instruct,
             s.lexicon,
             plan,
+            before=self._overlap.before(cut),
             origin=self.origin,
         )
 

@@ -10,6 +10,7 @@ from server.session.rendering import RenderingSide
 from server.session.ring import MAX_EVENTS
 from server.session.states import State
 from server.session.utterance import Utterance, speech_of
+from server.text.overlap import Overlap
 from server.text.segmenter import Segmenter, SegmentLimits
 
 
@@ -73,8 +74,10 @@ class WritingSide(RenderingSide):
                 max_tokens=self._capabilities.max_tokens, count_tokens=self._capabilities.count_tokens
             ),
         )
+        capabilities = self._capabilities
+        overlap = Overlap(min(self._policy.overlap_tokens, capabilities.context_tokens), capabilities.count_tokens)
         origin = f"{self.id}/{message.utterance}"
-        utterance = Utterance(message.utterance, speech, segmenter, self._now, origin=origin)
+        utterance = Utterance(message.utterance, speech, segmenter, self._now, overlap=overlap, origin=origin)
         self._utterance_seen = message.utterance
         self._writing = utterance
         self._speaking.append(utterance)
