@@ -11,15 +11,16 @@ from protocol.media.opus import OpusDataError, OpusDecoder
 class UtteranceDecoder:
     """Give it the audio in order, then `finish` with the length from `done`. PCM passes through; Opus may follow it.
 
-    The last packet is padded, and how far only `done` tells: audio marked `last` is held back until then.
+    The last packet is padded, and how far only `done` tells: audio marked `last` is held back until then. `at_sample`:
+    of the timeline, where the first audio begins that is wanted.
     """
 
-    def __init__(self, sample_rate: int, pre_skip: int) -> None:
+    def __init__(self, sample_rate: int, pre_skip: int, at_sample: int = 0) -> None:
         self._rate = sample_rate
         self._pre_skip = pre_skip
         self._decoder: OpusDecoder | None = None  # made for the first packet
         self._coded = 0  # where the next packet should begin
-        self._given = 0  # timeline samples given out, or held
+        self._given = at_sample  # timeline samples given out, or held
         self._held: list[Audio] = []
 
     def decode(self, audio: Audio) -> Iterator[Audio]:

@@ -49,9 +49,22 @@ class OggOpusWriter:
         self._packets_per_page = packets_per_page
         self._sequence = 0
         self._granule = 0  # end of the last packet taken
+        self._given = 0  # end of the last packet on a page
         self._lacing = bytearray()
         self._body: list[bytes] = []
         self._finished = False
+
+    @property
+    def samples_given(self) -> int:
+        """Coded samples (session rate) on the pages given out; after `finish` without the last packet's padding."""
+        return self._given // self._scale
+
+    def go_on(self, sequence: int, coded_samples: int) -> None:
+        """The stream has its header pages and others already: the next page's number, and where it begins."""
+        if self._sequence:
+            raise ValueError("a stream goes on before anything else is written")
+        self._sequence = sequence
+        self._granule = self._given = coded_samples * self._scale
 
     def headers(self) -> bytes:
         """The two header pages (RFC 7845, section 5). First of all, once."""
@@ -77,6 +90,11 @@ class OggOpusWriter:
             if len(self._body) >= self._packets_per_page:
                 pages.append(self._page())
         return b"".join(pages)
+
+    def flush(self) -> bytes:
+        """A page of what waits for a full one; nothing where nothing waits."""
+        self._expect_open()
+        return self._page() if self._body else b""
 
     def finish(self, packets: Sequence[bytes], samples_per_packet: int, samples: int) -> bytes:
         """The encoder's last packets and the end of the stream, which is `samples` timeline samples long.
@@ -112,6 +130,7 @@ class OggOpusWriter:
     def _page(self, flags: int = _CONTINUED_NEVER) -> bytes:
         """Everything taken since the last page, as a page."""
         granule = self._granule if self._body else _NO_GRANULE
+        self._given = self._granule
         page = bytearray(
             _PAGE_HEADER.pack(
                 b"OggS", 0, flags, granule, self._serial, self._sequence & 0xFFFFFFFF, 0, len(self._lacing)

@@ -1,0 +1,222 @@
+"""Files that are whole or clearly partial, survive a kill at any byte, and can be gone on with at any sample.
+
+A file is written as `NAME.part` and gets its name when it is complete: after a failure nothing there looks whole.
+Every write reaches the kernel at once, and the header is renewed as the file grows, so what a killed program leaves
+plays; at worst a stretch without a name follows, which nothing points at.
+"""
+
+import asyncio
+import errno
+import fcntl
+import os
+import stat
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from client.errors import OutputFailed
+from client.items import Audio
+from client.sinks.base import CannotContinue, Container
+from client.sinks.encodings import encoding_for, kept_in
+
+HEADER_EVERY: Final = 262_144  # bytes after which the header is renewed: 5 s of PCM at 24 kHz, 0.4 s at block speed
+_PERMISSIONS: Final = 0o666  # less the umask, as for any new file
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What a file holds. `sample_rate` None: it does not say (bare samples)."""
+
+    path: Path
+    sample_rate: int | None
+    samples: int
+
+
+def partial_name(path: Path) -> Path:
+    """What a file is called until it is complete."""
+    return path.with_name(path.name + ".part")
+
+
+def kept_audio(path: Path, container: Container) -> Kept | None:
+    """How much of the timeline `NAME.part`, or else `NAME`, holds whole; None: neither is there. Raises OutputFailed."""
+    for candidate in (partial_name(path), path):
+        try:
+            with candidate.open("rb") as file:
+                return Kept(candidate, *kept_in(file, container))
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise OutputFailed(f"cannot read {candidate}: {error.strerror or error}") from error
+        except CannotContinue as error:
+            raise OutputFailed(f"{candidate} {error}") from error
+    return None
+
+
+class FileSink:
+    """A file in one of the containers.
+
+    `at_sample`: go on with the file of an earlier run (`NAME.part`, or `NAME` after Ctrl-C), which is cut there first.
+    The audio and the length given to this sink then count from there; `position` counts from the file's start.
+    `bitrate`: of Opus, in bit/s, where this program has to encode: after such a cut, or where a session was replaced.
+    """
+
+    def __init__(
+        self, path: Path, container: Container, *, at_sample: int | None = None, bitrate: int | None = None
+    ) -> None:
+        self.path = path
+        self.partial = partial_name(path)
+        self.at_sample = at_sample or 0
+        self._encoding = encoding_for(container, bitrate=bitrate)
+        self._descriptor: int | None = None
+        self._end = 0  # bytes that belong to the file; what lies behind is of a write that failed
+        self._header = b""  # true for `_end` bytes
+        self._header_at = 0  # the size when it was written last
+        self._position = 0
+
+    @property
+    def position(self) -> int:
+        """Samples of the file's timeline that outlive this program, however it ends. After `sync`, the machine too."""
+        return self._position
+
+    async def begin(self, sample_rate: int, pre_skip: int) -> None:
+        """Opens the file. An older one of that name goes, so that it is not taken for the new one."""
+        try:
+            if self.at_sample:
+                self._reopen(sample_rate, pre_skip)
+            else:
+                self._open(self.partial, create=True)
+                self._cut(0)
+                self._append(self._encoding.head(sample_rate, pre_skip))
+                self.path.unlink(missing_ok=True)
+        except OSError as error:
+            raise self._failed(error) from error
+
+    async def write(self, audio: Audio) -> None:
+        """Appends."""
+        try:
+            self._append(self._encoding.body(audio))
+            if self._end - self._header_at >= HEADER_EVERY:
+                self._write_header()
+        except OSError as error:
+            raise self._failed(error) from error
+
+    async def sync(self) -> int:
+        """Puts all that can be on the disk there; returns `position`. Raises OutputFailed."""
+        assert self._descriptor is not None
+        try:
+            self._append(self._encoding.flush())
+            self._write_header()
+            self._expect_name()
+            await asyncio.to_thread(_to_disk, os.dup(self._descriptor))
+        except OSError as error:
+            raise self._failed(error) from error
+        return self._position
+
+    async def finish(self, samples: int) -> None:
+        """Completes the container and gives the file its name."""
+        self._close(samples)
+        try:
+            self.partial.replace(self.path)
+        except OSError as error:
+            raise self._failed(error) from error
+
+    async def interrupt(self) -> None:
+        """The file holds what was heard, and is valid."""
+        self._close(None)
+        with suppress(OSError):
+            self.partial.replace(self.path)
+
+    async def abandon(self) -> None:
+        """Leaves NAME.part, playable as far as it goes; nothing where no file was begun."""
+        with suppress(OutputFailed):
+            self._close(None)
+
+    # ---- inside ----
+
+    def _reopen(self, sample_rate: int, pre_skip: int) -> None:
+        source = self.partial if self.partial.exists() else self.path
+        descriptor = self._open(source, create=False)
+        try:
+            with open(descriptor, "rb", closefd=False) as file:
+                cut, more = self._encoding.resume(file, sample_rate, pre_skip, self.at_sample)
+        except CannotContinue as error:
+            os.close(descriptor)
+            self._descriptor = None
+            raise OutputFailed(f"cannot go on with {source}: it {error}") from error
+        if source != self.partial:
+            source.replace(self.partial)
+        self._cut(cut)
+        self._append(more)
+        self._write_header()
+
+    def _open(self, path: Path, *, create: bool) -> int:
+        descriptor = os.open(path, os.O_RDWR | (os.O_CREAT if create else 0), _PERMISSIONS)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            raise OutputFailed(f"cannot write {self.path}: another run is writing {path.name}") from None
+        except OSError:
+            pass  # some network file systems know no locks
+        self._descriptor = descriptor
+        return descriptor
+
+    def _cut(self, size: int) -> None:
+        assert self._descriptor is not None
+        if stat.S_ISREG(os.fstat(self._descriptor).st_mode):
+            os.ftruncate(self._descriptor, size)
+        self._end = self._header_at = size
+
+    def _append(self, data: bytes) -> None:
+        """Writes all of it, or leaves the file as it was."""
+        assert self._descriptor is not None
+        view, at = memoryview(data), self._end
+        try:
+            while view:
+                written = os.pwrite(self._descriptor, view, at)
+                view, at = view[written:], at + written
+        except OSError:
+            with suppress(OSError):
+                os.ftruncate(self._descriptor, self._end)
+            raise
+        self._end = at
+        self._header = self._encoding.header()
+        self._position = self._encoding.samples
+
+    def _write_header(self) -> None:
+        """Lies inside the file, on its first sector: needs no room, and is there as a whole or not at all."""
+        assert self._descriptor is not None
+        os.pwrite(self._descriptor, self._header, 0)
+        self._header_at = self._end
+
+    def _close(self, samples: int | None) -> None:
+        if self._descriptor is None:
+            return
+        try:
+            try:
+                self._append(self._encoding.tail(samples))
+            finally:
+                self._write_header()
+            self._expect_name()
+        except OSError as error:
+            raise self._failed(error) from error
+        finally:
+            descriptor, self._descriptor = self._descriptor, None
+            os.close(descriptor)
+
+    def _expect_name(self) -> None:
+        assert self._descriptor is not None
+        if not os.fstat(self._descriptor).st_nlink:
+            raise FileNotFoundError(errno.ENOENT, f"{self.partial.name} was removed meanwhile")
+
+    def _failed(self, error: OSError) -> OutputFailed:
+        return OutputFailed(f"cannot write {self.path}: {error.strerror or error}")
+
+
+def _to_disk(descriptor: int) -> None:
+    """Its own descriptor: the sink may be closed meanwhile."""
+    try:
+        getattr(os, "fdatasync", os.fsync)(descriptor)
+    finally:
+        os.close(descriptor)
