@@ -1,4 +1,4 @@
-"""The server's command line: `python -m server` serves; `keys`, `health` and `settings` are small helpers beside it."""
+"""The server's command line: `python -m server` serves; `keys`, `health`, `settings` and `dlq` are beside it."""
 
 import argparse
 import importlib
@@ -31,6 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "keys": _keys,
         "settings": _settings,
         "health": _health,
+        "dlq": _dlq,
         "serve": _serve,
     }
     try:
@@ -66,6 +67,12 @@ def _serve(arguments: list[str]) -> int:
     # never loads them.
     run = importlib.import_module("server.gateways.parent" if settings.gateways > 1 else "server.running").run
     status: int = run(settings)
+    return status
+
+
+def _dlq(arguments: list[str]) -> int:
+    """Look at the dead letters, and try them again."""
+    status: int = importlib.import_module("server.jobs.command").run(arguments)
     return status
 
 

@@ -23,13 +23,25 @@ def load(argv: Sequence[str], environ: Mapping[str, str]) -> Settings:
 
     Raises SettingsError naming every fault at once.
     """
-    loader = _Loader()
     arguments = argparse.Namespace(config=None)
     unknown: list[str] = []
+    problems: list[str] = []
     try:
         arguments, unknown = argument_parser().parse_known_args(list(argv))
     except SettingsError as problem:
-        loader.problems += problem.problems
+        problems = problem.problems
+    return _load(arguments, environ, unknown, problems)
+
+
+def load_parsed(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Settings:
+    """As `load`, of what a parser with `add_settings` understood."""
+    return _load(arguments, environ, (), ())
+
+
+def _load(
+    arguments: argparse.Namespace, environ: Mapping[str, str], unknown: Sequence[str], problems: Sequence[str]
+) -> Settings:
+    loader = _Loader(problems)
     config = arguments.config or environ.get(CONFIG_ENV, "").strip()
     if config:
         loader.file(config)
@@ -53,20 +65,29 @@ def argument_parser(prog: str = "python -m server") -> argparse.ArgumentParser:
         description="A real-time speech server: text in over a WebSocket, speech out as it is made.",
         epilog=f"Every setting can also come from the environment ({ENV_PREFIX}PORT for --port) or from a TOML file "
         "(port = 8765); the command line wins over the environment, which wins over the file. "
-        "Other commands: `keys add|list|remove`, `health`, `settings --markdown`.",
+        "Other commands: `keys add|list|remove`, `health`, `settings --markdown`, `dlq list|show|replay`.",
         allow_abbrev=False,
     )
-    parser.add_argument("--config", metavar="FILE", help=f"TOML file with settings; also {CONFIG_ENV}")
-    groups = {name: parser.add_argument_group(name) for name in GROUPS}
+    add_settings(parser)
+    return parser
+
+
+def add_settings(parser: argparse.ArgumentParser, *, hidden: bool = False) -> None:
+    """Every setting as an option of this parser. `hidden`: its help does not show them."""
+
+    def shown(text: str) -> str:
+        return argparse.SUPPRESS if hidden else text.replace("%", "%%")
+
+    parser.add_argument("--config", metavar="FILE", help=shown(f"TOML file with settings; also {CONFIG_ENV}"))
+    groups = {name: parser if hidden else parser.add_argument_group(name) for name in GROUPS}
     for each in OPTIONS:
         group = groups[each.group]
         default = f" (default: {each.default})" if each.default not in ("", "-") else ""
-        help_text = f"{each.help}: {each.kind.allowed}{default}".replace("%", "%%")
+        help_text = shown(f"{each.help}: {each.kind.allowed}{default}")
         if isinstance(each.kind, Flag):
             group.add_argument(each.flag, dest=each.name, nargs="?", const="true", metavar="BOOL", help=help_text)
         else:
             group.add_argument(each.flag, dest=each.name, action="append", metavar="VALUE", help=help_text)
-    return parser
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:
@@ -77,9 +98,9 @@ def _nearest(name: str, known: Iterable[str]) -> str:
 class _Loader:
     """Collects values and faults from the sources, in rising priority."""
 
-    def __init__(self) -> None:
+    def __init__(self, problems: Iterable[str]) -> None:
         self.values: dict[str, Any] = {}
-        self.problems: list[str] = []
+        self.problems = list(problems)
         self.warnings: list[str] = []
 
     def take(self, source: str, shown: str, each: Option, value: object) -> None:

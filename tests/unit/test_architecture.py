@@ -66,7 +66,13 @@ ALLOWED = {
 SHELLS = ("server.app", "server.cluster", "server.gateway", "server.running")
 
 # Modules that speak to a person at a terminal.
-COMMAND_LINE = ("client/__main__.py", "client/cli", "server/__main__.py", "server/engines/embedded/__main__.py")
+COMMAND_LINE = (
+    "client/__main__.py",
+    "client/cli",
+    "server/__main__.py",
+    "server/engines/embedded/__main__.py",
+    "server/jobs/command.py",
+)
 
 TOP_LEVEL_FOLDERS = {"bench", "client", "demo_web", "deploy", "docs", "protocol", "server", "tests"}
 
