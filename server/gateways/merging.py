@@ -22,8 +22,8 @@ class _Family:
 
 def merge(texts: Iterable[tuple[str, bytes]], greatest: Container[str] = ()) -> bytes:
     """One text of several, each given with the value of its label. Families and series keep the order they first
-    came in. Of the metrics named in `greatest` the greatest value counts: they are about something that all share.
-    Raises ValueError for what is no such text.
+    came in. Of the metrics and series named in `greatest` the greatest value counts: they are about something that all
+    share. Raises ValueError for what is no such text.
     """
     families: dict[str, _Family] = {}
     for label, text in texts:
@@ -41,7 +41,8 @@ def merge(texts: Iterable[tuple[str, bytes]], greatest: Container[str] = ()) -> 
                 if series.startswith(OWN):
                     series = _labelled(series, label)
                 one, others = float(value), family.values.get(series, 0.0)
-                family.values[series] = max(one, others) if series.partition("{")[0] in greatest else one + others
+                shared = series in greatest or series.partition("{")[0] in greatest
+                family.values[series] = max(one, others) if shared else one + others
     lines = [
         line
         for family in families.values()

@@ -22,7 +22,15 @@ METRICS_PATH: Final = "/gateway/metrics"
 STATUS_PATH: Final = "/gateway/status"
 LATEST: Final = frozenset({"cosystream_engine_late_seconds"})
 """Not to be added up: how late the latest chunk came."""
-OF_WORKERS: Final = frozenset({"cosystream_workers", "cosystream_engine_queue", "cosystream_engine_queue_first"})
+OF_WORKERS: Final = frozenset(
+    {
+        "cosystream_workers",
+        "cosystream_engine_queue",
+        "cosystream_engine_queue_first",
+        'cosystream_cache_entries{cache="context"}',
+        'cosystream_cache_bytes{cache="context"}',
+    }
+)
 """Each gateway tells these of the worker processes that all use."""
 
 

@@ -10,6 +10,7 @@ COUNTS: Final = (
     "engine_threads",
     "max_sessions",
     "resume_budget_mb",
+    "audio_cache_mb",
     "sessions_per_principal",
     "session_burst",
     "quota_chars",
