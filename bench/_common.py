@@ -148,8 +148,10 @@ class ServerProcess(LocalServer):
 
 @contextmanager
 def server_process(*options: str, environment: Mapping[str, str] | None = None) -> Iterator[ServerProcess]:
-    """`python -m server` on a free port, ready to speak; stopped at the end. Raises ServerNotReady."""
+    """`python -m server` on a free port, ready to speak; stopped at the end. Without `options` that say otherwise it has
+    no audio cache, as benchmarks say the same over and over. Raises ServerNotReady.
+    """
     if not Path("/proc/self/stat").exists():
         raise RuntimeError("the benchmarks read CPU time and memory from /proc: run them on Linux")
-    with local_server("--log-level", "warning", *options, environment=environment) as server:
+    with local_server("--log-level", "warning", "--audio-cache-mb", "0", *options, environment=environment) as server:
         yield ServerProcess(server.pid, server.port, server.started, server.ready, server.log)

@@ -22,10 +22,13 @@ M = TypeVar("M")
 
 @asynccontextmanager
 async def running(**settings: Any) -> AsyncIterator[Server]:
-    """A started server on a free loopback port. Settings as in `server.settings`; the engine is `tone` by default, and
-    dead letters are off.
+    """A started server on a free loopback port. Settings as in `server.settings`; the engine is `tone` by default, no
+    other one stands behind it, and audio cache and dead letters are off.
     """
-    defaults = {"port": 0, "engine": "tone", "drain_timeout_s": 0.2, "dead_letters": "off"}
+    defaults = {
+        "port": 0, "engine": "tone", "fallback_engine": "none", "drain_timeout_s": 0.2, "dead_letters": "off",
+        "audio_cache_mb": 0,
+    }  # fmt: skip
     server = Server(Settings(**{**defaults, **settings}))
     try:
         await server.start()
