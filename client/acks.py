@@ -12,11 +12,12 @@ from protocol.limits import ACK_BYTES, ACK_INTERVAL_S, ACK_TIMER_S
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """A point in the session's audio. `cost`: bytes that had arrived by then."""
+    """A point in the session's audio and events. `cost`: bytes that had arrived by then; `event`: the last one."""
 
     utterance: int = 0
     sample: int = 0
     cost: int = 0
+    event: int = 0
 
 
 class AckSchedule:
@@ -46,14 +47,14 @@ class AckSchedule:
         """When the timer's ack is due."""
         return self.last + ACK_TIMER_S
 
-    def arrived(self, utterance: int, sample: int, cost: int) -> None:
-        """Audio up to `sample` is here and waits for its consumer, who will report `cost` bytes.
+    def arrived(self, utterance: int, sample: int, cost: int, event: int) -> None:
+        """Audio up to `sample`, and `event`, are here and wait for their consumer, who will report `cost` bytes.
 
         The end of an utterance that was cancelled may come after audio of the next: acks never go back for it.
         """
         self._arrived += cost
         self._end = max(self._end, (utterance, sample))
-        position = Position(*self._end, self._arrived)
+        position = Position(*self._end, self._arrived, event)
         if self._held or position.cost - self._taken > self._queue_bytes:
             self._held.append(position)
         else:

@@ -1,26 +1,31 @@
 """Opening a session: `async with connect(url) as session`."""
 
 import asyncio
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Coroutine, Generator
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from random import Random
 from time import monotonic
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from websockets.exceptions import ConnectionClosed
 
 from client.address import stream_url
 from client.durations import in_words
-from client.errors import Busy, ClientError, ConnectFailed
+from client.errors import Busy, ClientError, ConnectFailed, ServerMisbehaved
 from client.handshake import first_answer, open_socket
-from client.session import SessionState
+from client.saved import SavedSession
+from client.session import QUEUE_BYTES, SessionState
 from client.shell import Session
+from client.utterance import Utterance
 from protocol import encode
-from protocol.client_messages import AudioFormat, Mode, Open, SpeechLanguage
+from protocol.client_messages import AudioFormat, Mode, Open, Resume, SpeechLanguage
 from protocol.media.opus import OpusUnavailableError, load_opuslib
+from protocol.server_messages import Opened, Resumed
+
+T = TypeVar("T")
 
 
 class Connect:
@@ -38,6 +43,8 @@ class Connect:
         resume: bool,
         reconnect_s: float | None,
         on_notice: Callable[[str], None] | None,
+        restart: bool,
+        confirm: bool,
     ) -> None:
         self._url = url
         self._request = request
@@ -48,10 +55,19 @@ class Connect:
         self._resume = resume
         self._reconnect_s = reconnect_s
         self._on_notice = on_notice
+        self._restart = restart
+        self._confirm = confirm
         self._session: Session | None = None
 
     def __await__(self) -> Generator[Any, None, Session]:
         return self._open().__await__()
+
+    async def come_back(self, saved: SavedSession) -> tuple[Session, Utterance]:
+        """Instead of a new session the one that another process had, and its utterance. Close the session yourself.
+
+        Raises SessionGone where the server does not know it any more; what opening one raises.
+        """
+        return await self._patiently(lambda: self._come_back_now(saved))
 
     async def __aenter__(self) -> Session:
         self._session = await self._open()
@@ -64,11 +80,14 @@ class Connect:
             await self._session.close()
 
     async def _open(self) -> Session:
-        """Opens it, and waits for a server that is busy."""
+        return await self._patiently(self._open_now)
+
+    async def _patiently(self, opening: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Waits for a server that is busy."""
         give_up_at = monotonic() + self._busy_wait_s
         while True:
             try:
-                return await self._open_now()
+                return await opening()
             except Busy as busy:
                 if monotonic() + busy.retry_after_s > give_up_at:
                     raise
@@ -77,21 +96,40 @@ class Connect:
                 await asyncio.sleep(busy.retry_after_s)
 
     async def _open_now(self) -> Session:
-        url = stream_url(self._url)
         if self._request.format == "auto" and self._decode and not _has_opus():
             self._request = replace(self._request, format="pcm")
+        session, _ = await self._greet(self._request, None)
+        return session
+
+    async def _come_back_now(self, saved: SavedSession) -> tuple[Session, Utterance]:
+        session, answer = await self._greet(saved.greeting, saved.opened)
+        try:
+            assert isinstance(answer, Resumed)
+            return session, session.come_back(saved, answer)
+        except BaseException:
+            await session.close()
+            raise
+
+    async def _greet(self, greeting: Open | Resume, opened: Opened | None) -> tuple[Session, Opened | Resumed]:
+        """`opened`: what was answered to whom had the session before; None: a new one is opened."""
+        url = stream_url(self._url)
         try:
             async with asyncio.timeout(self._timeout):
                 socket = await open_socket(url, self._api_key)
                 try:
                     sent = monotonic()
                     with suppress(ConnectionClosed):  # a full server says `busy` and closes before it reads `open`
-                        await socket.send(encode(self._request))
-                    opened = await first_answer(socket, url)
+                        await socket.send(encode(greeting))
+                    answer = await first_answer(socket, url)
                     now = monotonic()
+                    if opened is None and isinstance(answer, Opened):
+                        opened = answer
+                    elif opened is None or isinstance(answer, Opened):
+                        raise ServerMisbehaved(f"{url} answers `{greeting.type}` with `{answer.type}`")
                     state = SessionState(
-                        opened, now, rtt_s=now - sent, resume=self._resume, reconnect_s=self._reconnect_s,
-                        request=self._request, random=Random(),
+                        opened, now,
+                        rtt_s=now - sent, queue_bytes=0 if self._confirm else QUEUE_BYTES, resume=self._resume,
+                        reconnect_s=self._reconnect_s, restart=self._restart, request=self._request, random=Random(),
                     )  # fmt: skip
                 except ClientError:
                     await socket.close()
@@ -101,7 +139,9 @@ class Connect:
                     raise
         except TimeoutError:
             raise ConnectFailed(f"{url} did not answer within {self._timeout:g} s: check the address") from None
-        return Session(socket, state, self._decode, partial(open_socket, url, self._api_key), self._on_notice)
+        reopen = partial(open_socket, url, self._api_key)
+        session = Session(socket, state, self._decode, reopen, self._on_notice, confirms=self._confirm)
+        return session, answer
 
 
 def connect(
@@ -126,6 +166,8 @@ def connect(
     resume: bool = True,
     reconnect_s: float | None = None,
     on_notice: Callable[[str], None] | None = None,
+    restart: bool = True,
+    confirm: bool = False,
 ) -> Connect:
     """Opens a session.
 
@@ -135,6 +177,8 @@ def connect(
     again, whenever it says; then Busy is raised.
     `resume`: after a lost connection come back, and lose nothing; for `reconnect_s` at most (None: as long as the
     server keeps the session, at least 30 s). `on_notice` is called with a line for the user when that happens.
+    `restart`: where the server does not know the session any more, a new one says the rest; False: SessionGone.
+    `confirm`: only what `Utterance.confirm` tells is acked, so that the server can give everything else again.
     The other arguments are those of the `open` message (docs/protocol.md). Raises ConnectFailed, Busy, ServerError.
     """
     request = Open(
@@ -143,6 +187,7 @@ def connect(
     return Connect(
         url, request, api_key=api_key, decode=decode, open_timeout=open_timeout,
         busy_wait_s=busy_wait_s, resume=resume, reconnect_s=reconnect_s, on_notice=on_notice,
+        restart=restart, confirm=confirm,
     )  # fmt: skip
 
 

@@ -6,8 +6,10 @@ from random import Random
 from typing import Any, Final
 
 from client.effects import Adopt, Drop, Effect, Notice, RoomGrew
-from client.errors import Busy, ClientError, Gap, ServerError, ServerLost, ServerMisbehaved
+from client.errors import Busy, ClientError, Gap, ServerError, ServerLost, ServerMisbehaved, SessionGone
 from client.reconnecting import NO_ANSWER, Reconnecting
+from client.saved import SavedSession
+from client.statistics import UtteranceStatistics
 from client.tracking import Tracked
 from client.writing import Writing
 from protocol import server_messages as s
@@ -22,7 +24,9 @@ FUTILE_RESTARTS: Final = 3  # in a row, without one segment spoken: the server d
 
 
 class Continuing(Writing):
-    """`resume` False: the first connection is the only one. `reconnect_s` None: as long as the server keeps it."""
+    """`resume` False: the first connection is the only one. `reconnect_s` None: as long as the server keeps it.
+    `restart` False: where the session is gone, no other one takes its place.
+    """
 
     def __init__(
         self,
@@ -33,6 +37,7 @@ class Continuing(Writing):
         queue_bytes: int,
         resume: bool,
         reconnect_s: float | None,
+        restart: bool,
         request: Open,
         random: Random,
     ) -> None:
@@ -43,6 +48,7 @@ class Continuing(Writing):
         voice = opened.config.get("voice")
         self._request = replace(request, voice=voice) if isinstance(voice, str) and voice else request
         self._may_resume = resume
+        self._may_restart = restart
         self._gone: s.ResumeFailed | None = None  # the session is: the next connection opens a new one
         self._lost: tuple[str, int | None] = "", None  # what happened to the last connection, and its close code
         self._gap_at = float("-inf")
@@ -164,7 +170,22 @@ class Continuing(Writing):
             )
         if message.seq < self.window.acked:
             return self._lost_its_end(connection, now)
-        effects = self._take_over(connection, now)
+        return [*self._take_over(connection, now), *self._go_on(message, now)]
+
+    def come_back(self, saved: SavedSession, message: s.Resumed, now: float) -> list[Effect]:
+        """The first connection carries a session that another process had. Raises ServerMisbehaved, SessionGone."""
+        sent = saved.text_with(message.seq)
+        if sent is None:
+            raise SessionGone("epoch")
+        if message.generation <= saved.generation:
+            raise ServerMisbehaved(f"the server resumes generation {message.generation}, not a later one")
+        self._utterances.go_on(saved, UtteranceStatistics(self.sample_rate, now), sent.ended)
+        self._receiver.go_on(saved)
+        self.window.go_on(message.seq)
+        self._watchdog.begin(now)
+        return self._go_on(message, now)
+
+    def _go_on(self, message: s.Resumed, now: float) -> list[Effect]:
         if message.epoch != self._epoch:
             for entry in self._utterances.live.values():
                 entry.transcript.replays = True  # the server restarted and may tell some things again
@@ -177,13 +198,15 @@ class Continuing(Writing):
         self._sent_seq = message.seq
         for entry in self._utterances.live.values():
             entry.new_generation()
-        return [*effects, *self._ack(now), *self._give_waiting(now), *self._give_backlog(now), RoomGrew()]
+        return [*self._ack(now), *self._give_waiting(now), *self._give_backlog(now), RoomGrew()]
 
     def _lost_its_end(self, connection: int, now: float) -> list[Effect]:
         """A server that lost power has not all that it had taken, and does not know: only a new session can go on. Not
         on this connection: it carries the old one.
         """
         reconnecting = self._reconnecting
+        if not self._may_restart:
+            return self._fail(SessionGone("epoch"))
         self._gone = s.ResumeFailed("epoch")
         effects: list[Effect] = [Drop(connection)]
         if reconnecting.carrier is not None:
@@ -211,6 +234,9 @@ class Continuing(Writing):
         reconnecting = self._reconnecting
         if not self.is_out:
             return [Drop(connection), *reconnecting.failed(connection, message.reason, now)]
+        if not self._may_restart:
+            self.line.outage_ends(now)
+            return self._fail(SessionGone(message.reason))
         self._gone = message
         effects: list[Effect] = []
         if reconnecting.carrier is not None:

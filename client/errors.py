@@ -53,6 +53,16 @@ class ServerLost(ClientError):
         return "the connection broke" if code in (None, 1006) else f"the server closed the connection (code {code})"
 
 
+class SessionGone(ServerLost):
+    """The server does not know the session any more, and this one was not to be replaced. `reason` as the server says
+    it (docs/protocol.md, "resume_failed").
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"the session could not be resumed ({reason}): run this again")
+        self.reason = reason
+
+
 class ServerMisbehaved(ClientError):
     """The server broke the protocol: a gap in the audio, an unknown message, a number out of order."""
 

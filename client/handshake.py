@@ -8,7 +8,7 @@ from websockets.http11 import Response
 from websockets.typing import Subprotocol
 
 from client.address import is_loopback
-from client.errors import Busy, ClientError, ConnectFailed, ServerError, ServerMisbehaved
+from client.errors import Busy, ClientError, ConnectFailed, ServerError, ServerMisbehaved, SessionGone
 from client.explain import BUSY_STATUSES, explain_os_error, explain_status, retry_after_s
 from client.wire import Socket
 from protocol import SUBPROTOCOL, ErrorCode, ProtocolError, decode_server
@@ -62,8 +62,8 @@ def _refused(url: str, response: Response) -> ClientError:
     return Busy(round(retry_after_s(times[0] if times else None) * 1000), reason, why)
 
 
-async def first_answer(socket: Socket, url: str) -> s.Opened:
-    """Waits for `opened`. Raises what came instead, as an error."""
+async def first_answer(socket: Socket, url: str) -> s.Opened | s.Resumed:
+    """Waits for `opened`, or `resumed` where that was asked for. Raises what came instead, as an error."""
     try:
         message: s.ServerMessage = decode_server(await socket.recv(decode=True))
     except ProtocolError as error:
@@ -73,8 +73,10 @@ async def first_answer(socket: Socket, url: str) -> s.Opened:
         why = f"code {frame.code} {frame.reason}".strip() if frame else "without a word"
         raise ConnectFailed(f"{url} closed the connection ({why}): is it a CosyStream server?") from None
     match message:
-        case s.Opened():
+        case s.Opened() | s.Resumed():
             return message
+        case s.ResumeFailed():
+            raise SessionGone(message.reason)
         case s.Error() if message.code == ErrorCode.UNAUTHORIZED:
             raise ServerError(message.code, "it needs an API key: give --api-key or set COSYSTREAM_API_KEY")
         case s.Error():

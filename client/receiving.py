@@ -6,6 +6,7 @@ from client.acks import AckSchedule
 from client.effects import Deliver, Effect, Finished, Send
 from client.errors import Gap, ServerMisbehaved
 from client.line import LineStatistics
+from client.saved import SavedSession
 from client.tracking import Tracked, Utterances
 from protocol import limits
 from protocol import server_messages as s
@@ -40,6 +41,12 @@ class Receiver:
         self.last_event = 0
         self._newest = (0, 0)
         self._acks.forget()
+
+    def go_on(self, saved: SavedSession) -> None:
+        """Another process took what came until now."""
+        self.last_event = saved.event
+        self._newest = (saved.utterance, saved.next_sample)
+        self._acks.arrived(saved.utterance, saved.next_sample, 0, saved.event)
 
     # ---- events ----
 
@@ -92,7 +99,7 @@ class Receiver:
                 pass
         if entry.cancelled:
             return []
-        self._acks.arrived(entry.number, entry.timeline.next_sample, EVENT_COST)
+        self._acks.arrived(entry.number, entry.timeline.next_sample, EVENT_COST, self.last_event)
         return [Deliver(entry.number, whole, EVENT_COST)]
 
     def finish(self, entry: Tracked, event: s.Done | s.Cancelled, samples: int, now: float) -> list[Effect]:
@@ -101,7 +108,7 @@ class Receiver:
         entry.statistics.finish(event, samples, now)
         # Earlier utterances may still be on their way when a later one is cancelled: that confirms none of their audio.
         number, sample = (entry.number, entry.timeline.next_sample) if isinstance(event, s.Done) else (0, 0)
-        self._acks.arrived(number, sample, EVENT_COST)
+        self._acks.arrived(number, sample, EVENT_COST, self.last_event)
         return [Deliver(entry.number, event, EVENT_COST), Finished(entry.number), self.ack(now)]
 
     def cancelled_here(self, entry: Tracked, now: float) -> list[Effect]:
@@ -113,7 +120,7 @@ class Receiver:
         self._events_before += 1
         event = s.Cancelled(self._events_before, entry.number, entry.received, end)
         entry.statistics.finish(event, event.sample, now)
-        self._acks.arrived(0, 0, EVENT_COST)
+        self._acks.arrived(0, 0, EVENT_COST, self.last_event)
         return [Deliver(entry.number, event, EVENT_COST), Finished(entry.number)]
 
     # ---- audio ----
@@ -144,7 +151,7 @@ class Receiver:
         item = entry.item(frame, skip)
         cost = len(item.pcm) or len(frame.payload)
         self._newest = (entry.number, frame.end_sample)
-        self._acks.arrived(entry.number, frame.end_sample, cost)
+        self._acks.arrived(entry.number, frame.end_sample, cost, self.last_event)
         if entry.cancelled:
             self._acks.taken(cost)
         else:
@@ -164,21 +171,21 @@ class Receiver:
             entry, sample = heard, heard.timeline.next_sample  # the server paces itself by what is played
         if entry is None:
             number = next(iter(self._utterances.live), at.utterance)
-            return Send(Ack(self.generation, number, 0, event=self.last_event))
-        return self._ack_of(entry, sample)
+            return Send(Ack(self.generation, number, 0, event=at.event))
+        return self._ack_of(entry, sample, at.event)
 
     def ack_end(self, entry: Tracked, now: float) -> Send:
         """All of this utterance was heard: the server is told so, also where audio of the next one is here already."""
         if entry.number >= self._acks.position.utterance or entry.is_past:
             return self.ack(now)
-        return self._ack_of(entry, entry.timeline.next_sample)
+        return self._ack_of(entry, entry.timeline.next_sample, self._acks.position.event)
 
-    def _ack_of(self, entry: Tracked, sample: int) -> Send:
+    def _ack_of(self, entry: Tracked, sample: int, event: int) -> Send:
         end = entry.base_samples + timeline_sample(sample, self.pre_skip if entry.timeline.is_coded else 0)
         played = min(entry.played, end)
         buffered_ms = (end - played) * 1_000 // self._rate if entry.buffered_ms is None else entry.buffered_ms
         played_here = max(0, played - entry.base_samples)
-        return Send(Ack(self.generation, entry.number, sample, played_here, buffered_ms, entry.stalls, self.last_event))
+        return Send(Ack(self.generation, entry.number, sample, played_here, buffered_ms, entry.stalls, event))
 
     def resume_position(self) -> tuple[int, int, int]:
         """The last utterance of which audio arrived, where it goes on, and how far it was played; zeros before."""

@@ -27,6 +27,10 @@ class SendWindow:
         self._granted = window_chars
         self._flying = 0
 
+    def go_on(self, seq: int) -> None:
+        """Another process sent the messages up to here, and the server has them."""
+        self.seq = self.acked = seq
+
     @property
     def room(self) -> int:
         """Characters that may be sent now."""

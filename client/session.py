@@ -27,7 +27,7 @@ class SessionState(Continuing):
 
     `resume`: come back after a lost connection, where the server keeps sessions. `reconnect_s`: for how long that is
     tried (None: as long as the server keeps them, at least 30 s). `request`: the `open` that a new session needs where
-    the old one cannot be resumed. `random`: jitter of the attempts.
+    the old one cannot be resumed (`restart` False: SessionGone then). `random`: jitter of the attempts.
     """
 
     def __init__(
@@ -39,12 +39,13 @@ class SessionState(Continuing):
         queue_bytes: int = QUEUE_BYTES,
         resume: bool = True,
         reconnect_s: float | None = None,
+        restart: bool = True,
         request: Open = FILES,
         random: Random | None = None,
     ) -> None:
         super().__init__(
             opened, now, rtt_s=rtt_s, queue_bytes=queue_bytes, resume=resume, reconnect_s=reconnect_s,
-            request=request, random=random or Random(0),
+            restart=restart, request=request, random=random or Random(0),
         )  # fmt: skip
 
     # ---- the server ----

@@ -13,13 +13,14 @@ from client.errors import ClientError, ServerLost
 from client.handshake import CLOSE_TIMEOUT_S
 from client.items import Audio
 from client.line import LineStatistics
+from client.saved import SavedSession
 from client.session import SessionState
 from client.tracking import REMEMBERED
 from client.utterance import Utterance
 from client.wire import Socket
 from client.wires import Wires
 from protocol.client_messages import Start
-from protocol.server_messages import Event
+from protocol.server_messages import Event, Resumed
 
 UNACKED_MESSAGES: Final = 16_384  # not confirmed by the server before writers wait, during an outage too
 
@@ -34,9 +35,12 @@ class Session:
         decode: bool,
         reopen: Callable[[], Awaitable[Socket]],
         on_notice: Callable[[str], None] | None,
+        *,
+        confirms: bool = False,
     ) -> None:
         self._state = state
         self._decode = decode
+        self.confirms = confirms  # consumers say what is safe; else what they took counts as that
         self._on_notice = on_notice
         self._loop = asyncio.get_running_loop()
         self._utterances: dict[int, Utterance] = {}  # unfinished
@@ -68,6 +72,11 @@ class Session:
     def pre_skip(self) -> int:
         """Coded samples before the timeline's first one (Opus)."""
         return self._state.pre_skip
+
+    @property
+    def credentials(self) -> tuple[str, str, int, int]:
+        """Its name, the token, epoch and generation: what another process needs to come back to it."""
+        return self._state.credentials
 
     @property
     def line(self) -> LineStatistics:
@@ -107,6 +116,19 @@ class Session:
             utterance = self._utterances[number] = Utterance(self, number, statistics, self._decode)
             self._do(effects)
             return utterance
+
+    def come_back(self, saved: SavedSession, message: Resumed) -> Utterance:
+        """The utterance that another process began. Raises ServerMisbehaved, SessionGone."""
+        effects = self._state.come_back(saved, message, monotonic())
+        statistics = self._state.statistics(saved.utterance)
+        sent = saved.text_with(message.seq)
+        assert statistics is not None
+        assert sent is not None
+        utterance = Utterance(self, saved.utterance, statistics, self._decode)
+        utterance._closed = sent.ended
+        self._newest, self._utterances[saved.utterance] = saved.utterance, utterance
+        self._do(effects)
+        return utterance
 
     async def speak(
         self,
@@ -170,8 +192,22 @@ class Session:
                 if not self._takes_text(utterance):
                     return
                 size = min(len(text) - at, self._state.room, self._state.max_text_chars)
-                self._do(self._state.text(text[at : at + size], monotonic()))
+                more = at + size < len(text)
+                self._do(self._state.text(text[at : at + size], monotonic(), more=more))
                 at += size
+
+    async def _write_whole(
+        self, utterance: Utterance, text: str, before: Callable[[int], Awaitable[None]] | None
+    ) -> None:
+        async with self._writing:
+            await self._until_room(utterance, len(text))
+            if not self._takes_text(utterance):
+                return
+            if before is not None:
+                await before(self._state.window.seq + 1)
+            await self._until_room(utterance, len(text))  # meanwhile the session may have failed
+            if self._takes_text(utterance):
+                self._do(self._state.text(text, monotonic(), more=True))
 
     async def _number(self, utterance: Utterance, make: Callable[[float], list[Effect]], room: int = 0) -> None:
         """A numbered message of the utterance that takes `room` characters of the window."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from client.errors import DigestMismatch, Gap, ServerMisbehaved
+from client.saved import SavedSession
 from protocol.frames import AudioFrame, Codec, FrameFlag
 from protocol.server_messages import Done, SegmentBegin, SegmentEnd
 
@@ -24,6 +25,7 @@ class _Segment:
     hash: "_Hash" = field(default_factory=hashlib.sha256)
     samples: int | None = None  # known from segment_end on
     digest: str = ""
+    is_checked: bool = True  # False: its first samples came to another process
 
 
 class Timeline:
@@ -46,6 +48,16 @@ class Timeline:
         self._known_end = 0  # where the last segment that is complete ends
         self._digests = hashlib.sha256()
         self._wire = hashlib.sha256()
+        self._from_start = True  # False: what came before was checked by another process
+
+    def go_on(self, saved: SavedSession) -> None:
+        """Another process took the PCM before `saved.next_sample`: only segments that begin later can be checked."""
+        self._from_start = False
+        self._codec, self.next_sample = Codec.PCM, saved.next_sample
+        self._open.extend(
+            _Segment(each.number, each.first_sample, samples=each.samples, digest=each.digest, is_checked=False)
+            for each in saved.segments
+        )
 
     @property
     def is_coded(self) -> bool:
@@ -121,7 +133,7 @@ class Timeline:
             raise ServerMisbehaved(f"utterance {self.utterance} has {end} samples, {self.next_sample} arrived")
         if self._open:
             raise ServerMisbehaved(f"segment {self._open[0].number} of utterance {self.utterance} never ended")
-        if self._digests.hexdigest() != event.digest:
+        if self._from_start and self._digests.hexdigest() != event.digest:
             raise DigestMismatch(f"utterance {self.utterance} is not the sum of its segments: discard it")
         if self._wire.hexdigest() != event.wire_digest:
             raise DigestMismatch(f"the audio of utterance {self.utterance} was altered on its way: discard it")
@@ -156,7 +168,8 @@ class Timeline:
             end = head.first_sample + head.samples
             if self._codec is not Codec.OPUS and end > self.next_sample:
                 return
-            if (self._pcm_end is None or end <= self._pcm_end) and head.hash.hexdigest() != head.digest:
+            provable = head.is_checked and (self._pcm_end is None or end <= self._pcm_end)
+            if provable and head.hash.hexdigest() != head.digest:
                 raise DigestMismatch(
                     f"segment {head.number} of utterance {self.utterance} is not what the server made: discard it"
                 )

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from client.items import Audio, audio_item
+from client.saved import SavedSession
 from client.statistics import UtteranceStatistics
 from client.timeline import Timeline
 from client.transcript import Rest, Transcript
@@ -142,6 +143,16 @@ class Utterances:
         timeline = Timeline(self.newest, pre_skip)
         self.live[self.newest] = Tracked(self.newest, timeline, statistics, Transcript(start))
         return start
+
+    def go_on(self, saved: SavedSession, statistics: UtteranceStatistics, ended: bool) -> Tracked:
+        """The one that another process began."""
+        self.newest = saved.utterance
+        entry = Tracked(self.newest, Timeline(self.newest), statistics, Transcript(Start(0, self.newest)))
+        entry.timeline.go_on(saved)
+        entry.transcript.go_on(saved, ended)
+        entry.consumed_sample = saved.next_sample
+        self.live[self.newest] = entry
+        return entry
 
     @property
     def writing(self) -> Tracked | None:

@@ -7,6 +7,7 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
+from client.saved import SavedSession
 from protocol.client_messages import End, Flush, Silence, Start, Text
 from protocol.server_messages import SegmentBegin, SegmentEnd, Timing, Word
 
@@ -67,6 +68,15 @@ class Transcript:
         transcript.ended = rest.ended
         transcript._pieces.extend(rest.pieces)
         return transcript
+
+    def go_on(self, saved: SavedSession, ended: bool) -> None:
+        """Another process followed the utterance until now. What that was asked to say is not known here."""
+        self.ended, self._told = ended, saved.told
+        for each in saved.segments:
+            words = list(each.words)
+            self._open.append(
+                _Segment(each.number, each.start, each.end, each.first_sample, each.is_silence, each.samples, words)
+            )
 
     # ---- what is asked for ----
 

@@ -2,8 +2,8 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Self
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from client.decode import UtteranceDecoder
 from client.errors import OutputFailed
@@ -15,6 +15,15 @@ from protocol.server_messages import Cancelled, Done, Event
 
 if TYPE_CHECKING:
     from client.shell import Session
+
+
+class _Unconfirmed(NamedTuple):
+    """An item that was taken: which one, how far audio went by then, how far it was heard, what it costs."""
+
+    number: int
+    end: int
+    heard: int
+    cost: int
 
 
 class Utterance:
@@ -38,10 +47,19 @@ class Utterance:
         self._decode = decode
         self._decoder: UtteranceDecoder | None = None
         self._pending: deque[Item] = deque()
+        self.taken = 0  # items, by who iterates
+        self._unconfirmed: deque[_Unconfirmed] = deque()  # bounded as `_queue` is
 
     async def write(self, text: str) -> None:
         """Sends text, as soon as the server has room for it. Cut it anywhere."""
         await self._session._write(self, text)
+
+    async def write_whole(self, text: str, before: Callable[[int], Awaitable[None]] | None = None) -> None:
+        """Sends text as one message, as soon as the server has room for all of it; more text follows at once.
+
+        At most as much as the server takes in one message, and holds. `before` is given the message's number first.
+        """
+        await self._session._write_whole(self, text, before)
 
     async def flush(self) -> None:
         """Speak what came so far without waiting for more."""
@@ -77,6 +95,20 @@ class Utterance:
         if confirmed:
             self._over = False
 
+    @property
+    def unconfirmed_bytes(self) -> int:
+        """What items cost that were taken and not confirmed. Only with `connect(confirm=True)`."""
+        return sum(each.cost for each in self._unconfirmed)
+
+    def confirm(self, taken: int, sample: int) -> None:
+        """Of the first so many items that were taken, those up to `sample` are safe: the server may forget them."""
+        heard, cost = 0, 0
+        while self._unconfirmed and (first := self._unconfirmed[0]).number <= taken and first.end <= sample:
+            heard, cost = max(heard, first.heard), cost + first.cost
+            self._unconfirmed.popleft()
+        if cost:
+            self._session._consumed(self.number, heard, cost)
+
     def played(self, sample: int, buffered_ms: int, stalls: int = 0) -> None:
         """A player's report: heard up to `sample`, `buffered_ms` in hand. Without it, what was taken was played."""
         self._session._played(self.number, sample, buffered_ms, stalls)
@@ -96,7 +128,7 @@ class Utterance:
                 self._ready.clear()
                 await self._ready.wait()
             item, cost = self._queue.popleft()
-            self._session._consumed(self.number, self._heard_by(item), cost)
+            self._took(item, cost)
             if isinstance(item, Audio):
                 if not self._decode:
                     return item
@@ -119,6 +151,15 @@ class Utterance:
         async for item in self:
             if not isinstance(item, Audio):
                 yield item
+
+    def _took(self, item: Item, cost: int) -> None:
+        self.taken += 1
+        heard = self._heard_by(item)
+        if not self._session.confirms:
+            self._session._consumed(self.number, heard, cost)
+            return
+        end = max(heard, self._unconfirmed[-1].end if self._unconfirmed else 0)
+        self._unconfirmed.append(_Unconfirmed(self.taken, end, heard, cost))
 
     def _heard_by(self, item: Item) -> int:
         """How far the timeline was heard by who heard this."""

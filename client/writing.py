@@ -66,6 +66,11 @@ class Writing:
         self._sent_seq = 0
 
     @property
+    def credentials(self) -> tuple[str, str, int, int]:
+        """What asks for the session: its name, the token, epoch, generation."""
+        return self.opened.session, self._token, self._epoch, self.generation
+
+    @property
     def generation(self) -> int:
         """Of the connection that carries the session."""
         return self._receiver.generation
@@ -97,15 +102,17 @@ class Writing:
         statistics = UtteranceStatistics(self.sample_rate, now)
         return self._say(self._utterances.begin(message, statistics, self.pre_skip), now)
 
-    def text(self, text: str, now: float) -> list[Effect]:
-        """Text of the newest utterance, at most `room` (ValueError) and `max_text_chars` characters."""
+    def text(self, text: str, now: float, *, more: bool = False) -> list[Effect]:
+        """Text of the newest utterance, at most `room` (ValueError) and `max_text_chars` characters. `more`: the rest
+        of it is at hand, so that a pause is none of the writer's.
+        """
         if len(text) > self.room:
             raise ValueError(f"{len(text)} characters do not fit in a window of {self.room}")
         if (entry := self._utterances.writing) is not None:
             entry.statistics.wrote(len(text), now)
             entry.transcript.write(text)
         effects = self._say(Text(0, text), now)
-        self._last_input = now
+        self._last_input = None if more else now
         return effects
 
     def flush(self, now: float, *, soft: bool = False) -> list[Effect]:

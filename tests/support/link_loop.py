@@ -190,7 +190,7 @@ class Loop:
         all_here = not self._unrendered and not self._ring and self._sent == end
         if self._playing_since is None and ((end - played) * FRAME_S >= PREROLL_S or all_here):
             self._playing_since = self.now
-        self._acks.arrived(1, end, size)
+        self._acks.arrived(1, end, size, 0)
         self._acks.taken(size)
         if self._acks.due_on_arrival(self.now):
             self._ack()

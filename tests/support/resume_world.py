@@ -123,9 +123,9 @@ class World:
         self._acked = (0, 0)  # nor for what any ack confirmed
         ack_of = state._receiver._ack_of
 
-        def noted_ack(entry: Any, sample: int) -> Any:
+        def noted_ack(entry: Any, sample: int, event: int) -> Any:
             self._acked = max(self._acked, (entry.number, sample))
-            return ack_of(entry, sample)
+            return ack_of(entry, sample, event)
 
         state._receiver._ack_of = noted_ack  # type: ignore[method-assign]
         greeting = state._reconnecting._greeting
