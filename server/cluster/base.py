@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol, Self
 
 from server.cache.counts import EMPTY, CacheSize
-from server.engines.base import Capabilities
+from server.engines.base import Capabilities, FailureKind
 from server.engines.rendering import RenderedChunk, SegmentRequest
 from server.scheduler.ticket import StepReport, Urgency
 
@@ -25,9 +25,13 @@ __all__ = [
 
 
 class WorkerLost(Exception):
-    """The worker died or hangs, and no other one could go on. The segment can be rendered again later, from its next
-    sample.
+    """The worker died or hangs (`kind`: worker_lost, time_out), and no other one could go on. The segment can be
+    rendered again later, from its next sample.
     """
+
+    def __init__(self, message: str, kind: FailureKind = "worker_lost") -> None:
+        super().__init__(message)
+        self.kind: FailureKind = kind
 
 
 class PoolUnavailable(Exception):

@@ -127,7 +127,7 @@ class EngineThreads:
             if self._closing:
                 raise EngineError("the server is stopping", transient=True)
             if self.broken:
-                raise WorkerLost("the engine hangs")
+                raise WorkerLost("the engine hangs", "time_out")
             self._scheduler.submit(ticket, time.monotonic())
             self._changed.notify()
         if self._watch is None:
@@ -232,7 +232,7 @@ class EngineThreads:
             late_s = FRUITLESS * self._step_timeout_s
             fruitless = [place for place, (_, work) in enumerate(batch) if work.fruitless_s(seconds) > late_s]
             for place in fruitless:
-                results[place].append(EngineError(f"the engine makes nothing of it, in {late_s:g} s"))
+                results[place].append(EngineError(f"the engine makes nothing of it, in {late_s:g} s", kind="time_out"))
             with self._changed:
                 if lane.given_up:  # whoever waited has gone on without it
                     for _, work in batch:

@@ -112,7 +112,7 @@ class _Stream(StreamTicket):
         if self._hangs < MAX_HANGS and not self._pool.broken:
             self.work = SegmentWork(self._request, self._given, self._pool.capabilities.sample_rate)
         else:
-            self._results.append(WorkerLost("the engine hangs"))
+            self._results.append(WorkerLost("the engine hangs", "time_out"))
         self._wake()
 
 

@@ -3,15 +3,20 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from os import PathLike
+from typing import Protocol
 
 from server.background import in_daemon_thread
+from server.cache.audio import AudioCache
 from server.cluster.base import EnginePool, PoolObserver
+from server.cluster.cached import CachedPool, CacheObserver
 from server.cluster.failures import FailedSegment
+from server.cluster.fallback import FALLBACK_THREADS, FallbackEngine
 from server.cluster.in_process import InProcessPool
+from server.cluster.recovering import RecoveringPool, RecoveryObserver
 from server.cluster.workers.config import WorkerConfig
 from server.cluster.workers.pool import WorkerPool
 from server.cluster.workers.processes import WorkerProcesses
-from server.engines.context_cache import EngineContextCache
+from server.engines.context_cache import MIB, EngineContextCache
 from server.engines.loading import start_engine
 from server.settings import Settings
 from server.text.normaliser import warm_up as warm_up_text
@@ -35,13 +40,17 @@ def worker_processes(settings: Settings) -> WorkerProcesses:
     )
 
 
+class Observer(PoolObserver, CacheObserver, RecoveryObserver, Protocol):
+    """Who wants to know what the pool and its cache do."""
+
+
 class PoolOpener:
     """A pool and what it stands on. Make it inside the running event loop; `close` it, also where `start` fails."""
 
     def __init__(
         self,
         settings: Settings,
-        observer: PoolObserver,
+        observer: Observer,
         workers: Sequence[str | PathLike[str]] = (),
         *,
         on_failure: Callable[[FailedSegment], None] | None = None,
@@ -61,6 +70,33 @@ class PoolOpener:
 
         Raises OSError, ValueError, LookupError and EngineError, in one line, where the engine cannot start.
         """
+        pool: EnginePool = RecoveringPool(await self._start_engines(), self._fallback(), self._segment_failed)
+        self._pool = pool
+        if self._settings.audio_cache_mb:
+            pool = CachedPool(pool, AudioCache(self._settings.audio_cache_mb * MIB), self._observer)
+        self._pool = pool
+        return pool
+
+    def _fallback(self) -> FallbackEngine | None:
+        """The engine that speaks what the other one fails at; None where that would be the same one."""
+        settings = self._settings
+        name = settings.fallback_engine
+        if name in ("none", settings.engine):
+            return None
+        return FallbackEngine(
+            name,
+            lambda: start_engine(name, {}),
+            threads=min(FALLBACK_THREADS, settings.engine_threads),
+            step_timeout_s=settings.step_timeout_s,
+            on_loaded=self._observer.fallback_loaded,
+        )
+
+    def _segment_failed(self, failed: FailedSegment) -> None:
+        self._observer.segment_failed(failed)
+        if self._on_failure is not None:
+            self._on_failure(failed)
+
+    async def _start_engines(self) -> EnginePool:
         settings = self._settings
         if settings.workers and not self._paths:
             self._processes = worker_processes(settings)

@@ -72,6 +72,11 @@ class Metrics:
             "batch_padding_ratio", "share of a batch that only fills up its shorter segments", _PADDING, "engine"
         )
         self.engine_audio_seconds = self._counter("engine_audio_seconds", "seconds of audio rendered", "engine")
+        self.cache_hits = self._counter("cache_hits", "times that a cache had what was asked for, by which", "cache")
+        self.cache_misses = self._counter("cache_misses", "times that it had not", "cache")
+        self.cache_evictions = self._counter("cache_evictions", "entries that had to go for newer ones", "cache")
+        self.cache_entries = self._gauge("cache_entries", "entries that a cache holds now", "cache")
+        self.cache_bytes = self._gauge("cache_bytes", "bytes that they take", "cache")
         self.workers = self._gauge("workers", "engines at work")
         self.worker_losses = self._counter("worker_losses", "workers that died or hung, by which", "reason")
         self.dead_letters = self._counter(
@@ -79,6 +84,13 @@ class Metrics:
             "segments that an engine failed at: `written` down, `dropped` as too many waited, or `failed` to be",
             "result",
         )
+        self.failed_segments = self._counter(
+            "failed_segments", "segments that the engine failed at, by the first reason", "reason"
+        )
+        self.degraded_segments = self._counter(
+            "degraded_segments", "those of them that were spoken by other means, by which", "outcome"
+        )
+        self.fallback_loaded = self._gauge("fallback_loaded", "whether the fallback engine is in memory: 1, else 0")
         self.loop_lag_seconds = self._histogram(
             "loop_lag_seconds", "how late the event loop's timers come, looked at ten times a second", _LAG_S
         )
@@ -113,8 +125,8 @@ class Metrics:
                 found.append(MetricInfo(name, kind, tuple(metric._labelnames), metric._documentation))
         return sorted(found, key=lambda each: each.name)
 
-    def _gauge(self, name: str, text: str) -> Gauge:
-        return Gauge(f"{PREFIX}_{name}", text, registry=self.registry)
+    def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
+        return Gauge(f"{PREFIX}_{name}", text, labels, registry=self.registry)
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(f"{PREFIX}_{name}", text, labels, registry=self.registry)

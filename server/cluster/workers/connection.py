@@ -293,7 +293,7 @@ def _error(message: Failed) -> EngineError | WorkerLost | PoolUnavailable:
     if message.kind == "unavailable":
         return PoolUnavailable(message.message, message.retry_after_s)
     if message.kind == "lost":
-        return WorkerLost(message.message)
+        return WorkerLost(message.message, message.failure)
     error = EngineError(message.message, transient=message.transient, kind=message.failure)
     error.trace = message.trace
     return error

@@ -99,7 +99,7 @@ class ServedStream:
         except PoolUnavailable as error:
             return Failed(self._number, "unavailable", str(error), retry_after_s=error.retry_after_s)
         except WorkerLost as error:
-            return Failed(self._number, "lost", str(error))
+            return Failed(self._number, "lost", str(error), failure=error.kind)
         except Exception as error:  # a fault of ours must end this stream with a word, not leave it waiting for ever
             log.exception("a stream failed")
             return Failed(self._number, "engine", f"{type(error).__name__}: {error}")

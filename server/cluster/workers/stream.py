@@ -6,12 +6,13 @@ from typing import Final, Protocol, Self
 
 from server.cluster.base import PoolUnavailable, Urgency, WorkerLost
 from server.cluster.workers.connection import Answer, WorkerConnection
-from server.engines.base import EngineError, WordTiming
+from server.engines.base import EngineError, FailureKind, WordTiming
 from server.engines.rendering import RenderedChunk, SegmentRequest
 
 MAX_BLAME: Final = 4
 """What a stream is given up for, when workers are lost with it and it gets no further. Each counts 1, and 2 where it is
 known to have hung in a step with it, as in one process."""
+HUNG_BLAME: Final = 2
 SUSPECT_BLAME: Final = 2
 """From here on a stream is tried alone: of all suspects, one at a time is given to a worker. Those that only shared one
 with the stream that it died of get further then, and are acquitted."""
@@ -72,7 +73,8 @@ class WorkerStream:
                 self._blame += answer.blame
                 if self._blame >= MAX_BLAME:
                     self._end()
-                    raise WorkerLost("one worker after the other was lost with this segment")
+                    kind: FailureKind = "time_out" if answer.blame == HUNG_BLAME else "worker_lost"
+                    raise WorkerLost("one worker after the other was lost with this segment", kind)
             elif not self._over:
                 self._end()
                 if answer is not None:

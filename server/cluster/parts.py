@@ -1,0 +1,105 @@
+"""What a part of a segment is rendered from: its own request, a clip, and how an attempt at it went wrong."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Final, Self
+
+from server.audio.clip import clip_pcm
+from server.cluster.base import PoolUnavailable, Urgency, WorkerLost
+from server.engines.base import Capabilities, EngineError, WordTiming
+from server.engines.rendering import RenderedChunk, SegmentRequest
+from server.scheduler.recovery import Failure, Task
+from server.text.normaliser import normalise
+from server.text.pieces import part_of
+from server.text.speaking_time import position_after, usual_duration
+
+FAILURES: Final = (EngineError, WorkerLost, PoolUnavailable)
+CLIP_CHUNK_S: Final = 1.0
+
+
+def failure_of(error: Exception, seconds: float, *, alone: bool) -> Failure:
+    """One of `FAILURES`, as the recovery sees it. `alone`: there is no other engine that could do it instead, so that a
+    pool without any engine at work is asked again.
+    """
+    if isinstance(error, EngineError):
+        return Failure(error.kind, error.transient, seconds)
+    if isinstance(error, WorkerLost):
+        return Failure(error.kind, False, seconds)  # the pool has tried again already
+    return Failure("worker_lost", alone, seconds)
+
+
+def part_request(request: SegmentRequest, task: Task) -> SegmentRequest:
+    """What the same engine is asked for: a part is a segment of its own, without context."""
+    if task.whole:
+        return replace(request, parts=()) if request.parts else request
+    return replace(request, cut=part_of(request.cut, task.start, task.end), before="", parts=())
+
+
+def fallback_request(request: SegmentRequest, task: Task, capabilities: Capabilities) -> SegmentRequest | None:
+    """What an engine of other abilities is asked for; None where it has no voice of the language."""
+    language = request.cut.language
+    voices = [voice for voice in capabilities.voices if language in voice.languages]
+    if not voices:
+        return None
+    voice = next((voice for voice in voices if voice.languages[0] == language), voices[0])
+    can = capabilities.parameters
+    return replace(
+        part_request(request, task),
+        voice=voice.id,
+        speed=request.speed if "speed" in can else 1.0,
+        pitch=request.pitch if "pitch" in can else 1.0,
+        seed=request.seed if "seed" in can else 0,
+        instruct=request.instruct if "instruct" in can else "",
+    )
+
+
+def fits(capabilities: Capabilities) -> Callable[[str], bool]:
+    """Whether a text is short enough for an engine."""
+    return lambda text: capabilities.count_tokens(text) <= capabilities.max_tokens
+
+
+def reached(request: SegmentRequest, task: Task, words: Sequence[WordTiming], first_sample: int, sample: int) -> int:
+    """Up to where the text of a task, whose part began at `first_sample`, is said when the segment is at `sample`; in
+    the middle of a word, up to that. `words` are those told of the part, with the segment's samples. Without any, it is
+    estimated.
+    """
+    if sample <= first_sample:
+        return task.start
+    if words:
+        unsaid = next((word for word in words if word.end_sample > sample), None)
+        if unsaid is None:
+            return words[-1].end
+        return task.start if unsaid is words[0] and first_sample == 0 and task.whole else unsaid.start
+    seconds = (sample - first_sample) / request.sample_rate * request.speed
+    cut = part_of(request.cut, task.start, task.end)
+    at = position_after(normalise(cut, lexicon=request.lexicon), seconds)
+    return task.start if at is None else at
+
+
+class ClipStream:
+    """A SegmentStream of the clip that stands for a request's text, from `start_sample` on."""
+
+    def __init__(self, request: SegmentRequest, start_sample: int) -> None:
+        self.urgency = Urgency()
+        self._rate, self._volume = request.sample_rate, request.volume
+        tokens = normalise(request.cut, lexicon=request.lexicon)
+        seconds = usual_duration(tokens, request.cut.boundary) / request.speed
+        self._length = round(seconds * request.sample_rate)
+        self._at = start_sample
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> RenderedChunk:
+        await asyncio.sleep(0)  # others have their turn: nothing else here waits
+        end = self._at + round(CLIP_CHUNK_S * self._rate)
+        pcm = clip_pcm(self._at, end, self._length, self._rate, self._volume)
+        if not pcm:
+            raise StopAsyncIteration
+        self._at += len(pcm) // 2
+        return RenderedChunk(pcm)
+
+    def cancel(self) -> None:
+        """See SegmentStream."""
+        self._at = self._length

@@ -1,0 +1,291 @@
+"""One segment on its one timeline, whoever speaks it: see `recovering.py`."""
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Final, Self
+
+from server.cluster.base import EnginePool, PoolUnavailable, SegmentStream, Urgency
+from server.cluster.failures import Attempt, FailedSegment, Outcome
+from server.cluster.parts import (
+    FAILURES,
+    ClipStream,
+    failure_of,
+    fallback_request,
+    fits,
+    part_request,
+    reached,
+)
+from server.cluster.segment import trace_of
+from server.engines.base import FailureKind, WordTiming
+from server.engines.rendering import Part, RenderedChunk, SegmentRequest
+from server.scheduler.recovery import LOSSES, Recovery, Task
+
+if TYPE_CHECKING:
+    from server.cluster.recovering import RecoveringPool
+
+MAX_PAUSE_S: Final = 10.0  # before a pool without any engine at work is asked again
+
+
+@dataclass(eq=False, slots=True)
+class _Rendering:
+    """A task being done. `first`: the segment's sample at which its own sample 0 is; `part`: still to be told; `until`:
+    where another one takes over, in a known recipe.
+    """
+
+    task: Task
+    stream: SegmentStream
+    engine: str
+    first: int = 0
+    part: Part | None = None
+    until: int | None = None
+    began: int = 0  # the segment's sample at which this attempt began
+    again: bool = False  # it is the second one, which may tell words of the first one anew
+    waited_s: float = 0.0
+    words: list[WordTiming] = field(default_factory=list)
+
+
+class RecoveringStream:
+    """A SegmentStream. It raises only where the server is stopping."""
+
+    def __init__(self, pool: "RecoveringPool", request: SegmentRequest, start_sample: int, principal: str) -> None:
+        self.urgency = Urgency()
+        self._pool = pool
+        self._request = request
+        self._principal = principal
+        self._time = asyncio.get_running_loop().time
+        self._next = start_sample  # of the segment, to be given
+        self._begun = bool(request.parts)
+        self._over = False
+        self._doing: _Rendering | None = None
+        self._recipe = self._known_recipe()
+        self._recovery: Recovery | None = None  # once something failed, or a recipe ended before its text
+        self._attempts: list[Attempt] = []
+        self._outcome: Outcome = "recovered"
+        self._reason: FailureKind = "exception"
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> RenderedChunk:
+        try:
+            while self._wanted():
+                doing = self._doing
+                if doing is None:
+                    doing = self._doing = await self._begin()
+                    if doing is None:
+                        self._end()
+                        break
+                doing.stream.urgency = self.urgency
+                asked = self._time()
+                try:
+                    chunk = await anext(doing.stream)
+                except StopAsyncIteration:
+                    doing.waited_s += self._time() - asked
+                    if self._wanted() and (last := self._finished(doing)) is not None:
+                        return last
+                except FAILURES as error:
+                    doing.waited_s += self._time() - asked
+                    if self._wanted():
+                        await self._failed(doing, error, self._time() - asked)
+                else:
+                    doing.waited_s += self._time() - asked
+                    return self._placed(doing, chunk)
+        except asyncio.CancelledError:
+            self.cancel()
+            raise
+        raise StopAsyncIteration
+
+    def cancel(self) -> None:
+        """See SegmentStream."""
+        if not self._over:
+            self._outcome = "abandoned"
+            if self._doing is not None:
+                self._doing.stream.cancel()
+            self._end()
+
+    def _wanted(self) -> bool:
+        """Whether it goes on; it may be cancelled while it waits."""
+        return not self._over
+
+    # ---- one chunk after the other ----
+
+    def _placed(self, doing: _Rendering, chunk: RenderedChunk) -> RenderedChunk:
+        """A chunk of whoever speaks, as one of the segment."""
+        pcm, words = chunk.pcm, chunk.words
+        if doing.until is not None and self._next + chunk.samples >= doing.until:
+            pcm = pcm[: 2 * (doing.until - self._next)]
+            doing.stream.cancel()
+            self._doing = None
+        self._next += len(pcm) // 2
+        if words:
+            if doing.first:
+                words = tuple(
+                    replace(w, first_sample=doing.first + w.first_sample, end_sample=doing.first + w.end_sample)
+                    for w in words
+                )
+            if doing.again:
+                words = tuple(word for word in words if word not in doing.words)
+            doing.words.extend(words)
+        part, doing.part = doing.part, None
+        return chunk if part is None and pcm is chunk.pcm and words is chunk.words else RenderedChunk(pcm, words, part)
+
+    def _finished(self, doing: _Rendering) -> RenderedChunk | None:
+        """It said all it had to. What is still to be told of it."""
+        self._doing = None
+        if doing.task.source == "engine":
+            self._pool.breaker.worked()
+        if self._recovery is None and not self._request.parts:
+            self._end()
+            return None
+        if self._recovery is not None:
+            self._attempts.append(self._attempt(doing))
+        elif not self._recipe:
+            self._recovery = Recovery(self._request.cut, doing.task)
+        if self._recovery is not None:
+            self._recovery.finished()
+        part, doing.part = doing.part, None
+        return None if part is None else RenderedChunk(b"", part=part)
+
+    async def _failed(self, doing: _Rendering, error: Exception, last_s: float) -> None:
+        """It could not go on. Whoever shall is begun with the next turn, unless it is the same one."""
+        pool = self._pool
+        first_try = not self._attempts and self._next == doing.began
+        if pool.closing or (pool.draining and first_try and isinstance(error, PoolUnavailable)):
+            self._outcome = "abandoned"
+            self._end()
+            raise error
+        alone = pool.fallback is None and not pool.draining
+        failure = failure_of(error, last_s, alone=alone)
+        self._reason = failure.kind
+        if not self._attempts:
+            pool.recovering(self)
+        self._attempts.append(self._attempt(doing, failure.kind, error))
+        if self._recovery is None:
+            self._recovery = Recovery(self._request.cut, doing.task)
+            self._recipe.clear()
+        again = self._recovery.failed(failure, self._said(doing, failure.kind))
+        if doing.task.source == "engine" and not again and failure.kind in LOSSES:
+            pool.breaker.lost(failure.kind, self._time())
+        self._doing = None
+        if again:
+            if isinstance(error, PoolUnavailable):
+                await asyncio.sleep(min(error.retry_after_s, MAX_PAUSE_S))
+            stream = self._ask(pool.inner, part_request(self._request, doing.task), doing.first)
+            self._doing = replace(doing, stream=stream, began=self._next, again=True, waited_s=0.0)
+
+    def _said(self, doing: _Rendering, kind: FailureKind) -> int:
+        """Up to where the text is said. What was silence, or the same over and over, may have said nothing of it."""
+        if kind == "silent" or (kind == "repeated" and not doing.words):
+            return doing.task.start
+        return reached(self._request, doing.task, doing.words, doing.first, self._next)
+
+    # ---- who speaks ----
+
+    async def _begin(self) -> _Rendering | None:
+        """What is to be done next; None: nothing."""
+        if self._recipe:
+            task, part, until = self._recipe.popleft()
+            doing = await self._rendering(task, part.first_sample if part else 0, part)
+            if doing is not None:
+                doing.until = until
+                return doing
+            self._reason = part.reason if part else self._reason
+            self._recovery = Recovery(self._request.cut, task)
+            self._recipe.clear()
+            self._recovery.cannot("fallback")
+        elif not self._begun:
+            self._begun = True
+            if not await self._skips_the_engine():
+                cut = self._request.cut
+                return await self._rendering(Task("engine", cut.start, cut.end, whole=True), 0, None)
+        while self._recovery is not None and (task_ := self._recovery.next()) is not None:
+            part = Part(task_.source, task_.start, task_.end, self._next, self._reason)
+            doing = await self._rendering(task_, self._next, part)
+            if doing is not None:
+                self._note(doing.task)
+                return doing
+            self._recovery.cannot("fallback")
+        return None
+
+    async def _skips_the_engine(self) -> bool:
+        """Whether the engine is not even asked: it lost one segment after the other, and another one is there."""
+        pool = self._pool
+        if pool.fallback is None or pool.breaker.allows(self._time()) or await pool.fallback.pool() is None:
+            return False
+        cut, self._reason = self._request.cut, pool.breaker.reason
+        pool.recovering(self)
+        engine, message = pool.capabilities.name, "not asked, after several losses in a row"
+        self._attempts.append(Attempt(engine, cut.start, cut.end, self._next, 0.0, self._reason, message))
+        self._recovery = Recovery(cut)
+        self._recovery.skip()
+        return True
+
+    async def _rendering(self, task: Task, first: int, part: Part | None) -> _Rendering | None:
+        """A task, begun at the next sample; None where nobody can do it."""
+        request, pool = self._request, self._pool.inner
+        if task.source == "clip":
+            stream: SegmentStream = ClipStream(part_request(request, task), max(0, self._next - first))
+            return _Rendering(task, stream, "clip", first, self._untold(part), began=self._next)
+        if task.source == "fallback":
+            found = None if self._pool.fallback is None else await self._pool.fallback.pool()
+            if found is None or fallback_request(request, task, found.capabilities) is None:
+                return None
+            pool = found
+            if self._recovery is not None and part is not None:
+                task = self._recovery.fit(fits(pool.capabilities))
+                part = replace(part, end=task.end)
+            asked = fallback_request(request, task, pool.capabilities)
+        else:
+            asked = part_request(request, task)
+        assert asked is not None
+        stream = self._ask(pool, asked, first)
+        return _Rendering(task, stream, pool.capabilities.name, first, self._untold(part), began=self._next)
+
+    def _ask(self, pool: EnginePool, request: SegmentRequest, first: int) -> SegmentStream:
+        return pool.synthesize(request, max(0, self._next - first), principal=self._principal)
+
+    def _untold(self, part: Part | None) -> Part | None:
+        """A part that begins now; one that began earlier is known to whoever asks."""
+        return part if part is not None and part.first_sample >= self._next else None
+
+    def _known_recipe(self) -> deque[tuple[Task, Part | None, int | None]]:
+        """What `request.parts` says is still to be done: each task, and the sample where the next one takes over."""
+        cut, parts = self._request.cut, self._request.parts
+        steps: deque[tuple[Task, Part | None, int | None]] = deque()
+        if parts and parts[0].first_sample > self._next:
+            steps.append((Task("engine", cut.start, cut.end, whole=True), None, parts[0].first_sample))
+        for part, following in zip_longest(parts, parts[1:]):
+            until = None if following is None else following.first_sample
+            if until is None or until > self._next:
+                steps.append((Task(part.source, part.start, part.end, piece=True), part, until))
+        return steps
+
+    # ---- what is told ----
+
+    def _note(self, task: Task) -> None:
+        """How it will have ended, if nothing worse comes."""
+        outcome: Outcome = "pieces" if task.piece else "fallback"
+        if task.source == "clip":
+            if task.start == task.end:
+                return
+            outcome = "clip"
+        order: tuple[Outcome, ...] = ("recovered", "fallback", "pieces", "clip")
+        self._outcome = max(self._outcome, outcome, key=order.index)
+
+    def _attempt(self, doing: _Rendering, kind: FailureKind | None = None, error: Exception | None = None) -> Attempt:
+        message, trace = ("", "") if error is None else (str(error), trace_of(error))
+        task = doing.task
+        return Attempt(doing.engine, task.start, task.end, doing.began, doing.waited_s, kind, message, trace)
+
+    def _end(self) -> None:
+        self._over = True
+        self._doing = None
+        if self._attempts:
+            capabilities = self._pool.capabilities
+            attempts, self._attempts = tuple(self._attempts), []
+            failed = FailedSegment(
+                self._request, self._principal, capabilities.name, capabilities.fingerprint, attempts, self._outcome
+            )
+            self._pool.recovered(self, failed)
