@@ -75,9 +75,12 @@ class Tracked:
                     end=event.end + text, first_sample=event.first_sample + samples,
                 )  # fmt: skip
             case s.Timing():
+                # of a list, not of a generator: docs/decisions.md, "Tuples of lists"
                 words = tuple(
-                    s.Word(w.text, w.start + text, w.end + text, w.first_sample + samples, w.end_sample + samples)
-                    for w in event.words
+                    [
+                        s.Word(w.text, w.start + text, w.end + text, w.first_sample + samples, w.end_sample + samples)
+                        for w in event.words
+                    ]
                 )
                 return replace(event, event=number, segment=event.segment + segments, words=words)
             case s.SegmentEnd():

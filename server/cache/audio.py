@@ -107,7 +107,8 @@ class KeptAudio:
         end = 0
         for chunk in self.chunks:
             begin, end = end, end + chunk.samples
-            words += tuple(_moved(word, shift) for word in chunk.words if word.end_sample > first_sample)
+            # of a list, not of a generator: docs/decisions.md, "Tuples of lists"
+            words += tuple([_moved(word, shift) for word in chunk.words if word.end_sample > first_sample])
             pcm = chunk.pcm[2 * max(0, first_sample - begin) :]
             if pcm or (words and end >= first_sample):
                 yield RenderedChunk(pcm, words)

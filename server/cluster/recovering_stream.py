@@ -121,12 +121,15 @@ class RecoveringStream:
         self._next += len(pcm) // 2
         if words:
             if doing.first:
+                # of a list, not of a generator: docs/decisions.md, "Tuples of lists"
                 words = tuple(
-                    replace(w, first_sample=doing.first + w.first_sample, end_sample=doing.first + w.end_sample)
-                    for w in words
+                    [
+                        replace(w, first_sample=doing.first + w.first_sample, end_sample=doing.first + w.end_sample)
+                        for w in words
+                    ]
                 )
             if doing.again:
-                words = tuple(word for word in words if word not in doing.words)
+                words = tuple([word for word in words if word not in doing.words])
             doing.words.extend(words)
         part, doing.part = doing.part, None
         return chunk if part is None and pcm is chunk.pcm and words is chunk.words else RenderedChunk(pcm, words, part)

@@ -127,7 +127,8 @@ class ToneEngine:
         audio, words = render(segment, seed)
         text = "".join(token.text for token in segment.tokens)
         chunk_ms = plan.chunk_ms or ((60_000,) if plan.mode == "block" else CHUNK_MS)
-        later = tuple(word for word in words if word.end_sample > start_sample)
+        # of a list, not of a generator: docs/decisions.md, "Tuples of lists"
+        later = tuple([word for word in words if word.end_sample > start_sample])
         job = ToneJob(segment, plan, audio, later, text, start_sample, chunk_ms=chunk_ms)
         while job.sent < len(audio) and job.chunk_end <= start_sample:
             job.go_on()

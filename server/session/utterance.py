@@ -215,7 +215,8 @@ class Utterance:
         segment.samples += chunk.samples
         self.samples += chunk.samples
         base = segment.first_sample
-        words = tuple(Word(w.text, w.start, w.end, base + w.first_sample, base + w.end_sample) for w in chunk.words)
+        # of a list, not of a generator: docs/decisions.md, "Tuples of lists"
+        words = tuple([Word(w.text, w.start, w.end, base + w.first_sample, base + w.end_sample) for w in chunk.words])
         self._heard.extend((word.end_sample, word.end) for word in words)
         return words
 
