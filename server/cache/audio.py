@@ -108,7 +108,8 @@ class KeptAudio:
         for chunk in self.chunks:
             begin, end = end, end + chunk.samples
             # of a list, not of a generator: docs/decisions.md, "Tuples of lists"
-            words += tuple([_moved(word, shift) for word in chunk.words if word.end_sample > first_sample])
+            heard = [word for word in chunk.words if not first_sample or word.end_sample > first_sample]
+            words += tuple([_moved(word, shift) for word in heard])
             pcm = chunk.pcm[2 * max(0, first_sample - begin) :]
             if pcm or (words and end >= first_sample):
                 yield RenderedChunk(pcm, words)
