@@ -159,9 +159,9 @@ def _make_private(path: Path) -> None:
         try:
             each.mkdir(mode=0o700)
             each.chmod(0o700)
-        except FileExistsError:
+        except FileExistsError as error:
             if not each.is_dir():  # else another process was quicker
-                raise
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(each)) from error
 
 
 @contextmanager

@@ -150,9 +150,11 @@ class _Engines:
             return b"".join([chunk.pcm async for chunk in stream])
         except EngineError as error:
             raise _Failed(f"{error.kind}: {error}") from error
-        except (WorkerLost, PoolUnavailable) as error:
+        except WorkerLost as error:
             self.hang = True
-            raise _Failed(f"time_out: {error}") from error
+            raise _Failed(f"{error.kind}: {error}") from error
+        except PoolUnavailable as error:
+            raise _Failed(f"worker_lost: {error}") from error
         finally:
             stream.cancel()
 
