@@ -52,6 +52,7 @@ class Break(IntEnum):
     GOOD = 3
     WEAK_MARK = 4
     CLAUSE_MARK = 5
+    STRONG_MARK = 6  # between main clauses; only where whole sentences are cut
 
 
 _PRONOUNS = frozenset("我们 你们 他们 她们 它们 人们 咱们".split())

@@ -8,15 +8,17 @@ as users see them.
 
 import re
 from collections import deque
-from dataclasses import dataclass
+from sys import maxsize
 
-from server.text.breaks import Break, rate_break
+from server.text.breaks import Break
 from server.text.characters import CLAUSE_MARKS, CLOSERS, NEWLINES, SENTENCE_MARKS, WEAK_MARKS, splits_character
-from server.text.languages import dominating_language, longest_reading, spoken_size
+from server.text.languages import dominating_language
 from server.text.limits import WINDOW, SegmentLimits
 from server.text.pacing import Pacing
+from server.text.places import Place, Places
 from server.text.sentence_end import Stop, judge_full_stop, looks_complete
 from server.text.tokens import Boundary, Cut, CutCause, Language
+from server.text.unit_sizes import UnitSizes
 from server.text.units import Kind, Unit, read_unit
 
 __all__ = ["SegmentLimits", "Segmenter"]
@@ -33,24 +35,12 @@ _WRAPPED_LINE = 40  # a line break after so many code points may be a mere wrap
 _SLACK = 0.125  # how far a segment may pass its budget when its end is near: 2 of 16 Hanzi
 _SECOND_CLAUSE = 0.4  # least size of a clause after the first: 6 Hanzi or 3 words
 _WEAK_CLAUSE = 0.5  # least size of a segment that ends in an enumeration comma
-_LEAST_SHARE = 0.45  # of a full segment that must stay before an inner cut
 _NEXT_WORD = 5  # code points until a segment could end again: a word and its space
 _NEXT_PHRASE = 10  # after a clause mark
-_URL_TOKENS = 16  # a URL is read shortened
+_COUNTED_MARKS = (Kind.WEAK_MARK, Kind.CLAUSE_MARK, Kind.SENTENCE_MARK, Kind.FULL_STOP)
+_SEMICOLONS = frozenset("；;﹔؛")
+_SENTENCE_ENDS = (Boundary.SENTENCE, Boundary.PARAGRAPH)
 _LONGEST_CHARACTER = 64  # code points looked back over to keep an emoji sequence whole
-
-
-@dataclass(slots=True)
-class _Place:
-    """A place where the segment may be cut: `at` is in the window; tokens and size count what is before it."""
-
-    at: int
-    tokens: int
-    size: float
-    line_start: int  # of the line it is in, to go back to
-    rating: Break | None  # None: not rated yet; done when a cut is needed, from the units around it
-    before: Unit
-    after: Unit
 
 
 _UNCERTAIN = Cut(0, 0, "", Boundary.WORD, CutCause.LENGTH, "zh")  # compared by identity: more text decides
@@ -61,7 +51,14 @@ class Segmenter:
 
     def __init__(self, *, language: Language | None = None, limits: SegmentLimits | None = None) -> None:
         """`language`: of text without letters, until letters come (default: Chinese)."""
-        self._limits = limits or SegmentLimits()
+        self._limits = limits = limits or SegmentLimits()
+        self._sizes = UnitSizes(limits)
+        self._sentences = limits.whole_sentences
+        self._max_chars = limits.segment_chars
+        self._window = limits.window_tokens if self._sentences else maxsize  # tokens before a cut without a mark
+        self._full = min(self._window, limits.segment_tokens)  # tokens of what such a cut would best leave
+        self._clause_tokens = maxsize if self._sentences else limits.clause_tokens
+        self._too_long = False  # the sentence has more tokens than a segment may have: cut it window by window
         self._language: Language = language or "zh"
         self._incoming: deque[str] = deque()
         self._taken = 0  # of the first incoming string
@@ -178,16 +175,21 @@ class Segmenter:
         self._deadline = self._pacing.deadline - self._position  # in the window
         self._tokens = 0
         self._size = 0.0  # 1.0 = as much as the first segment may hold
+        self._most = self._full if self._too_long else self._limits.segment_tokens
         self._speaks = False
         self._before: Unit | None = None  # the last unit that is no space
-        self._places: list[_Place] = []
+        self._places = Places(self._full)
+        self._furthest: Place | None = None  # the last start of a unit within the window, if there is nothing better
 
     def _take(self, unit: Unit, end: int, cause: CutCause | None) -> Cut | None:
         """Add a unit to the segment; a cut if that completes one, `_UNCERTAIN` if the next character decides."""
         self._seen = unit.end
-        if unit.end > self._limits.max_chars:
-            return self._cut_overlong()
+        if unit.end > self._max_chars:
+            return self._cut_overlong(unit, end)
         kind = unit.kind
+        if self._sentences and self._tokens and self._tokens + self._mark_tokens(unit) > self._most:
+            self._too_long = True
+            return self._cut_inside(unit, end, max(1.0, 2 * self._spoken))
         if kind is Kind.NEWLINE:
             wrapped = self._is_wrapped(unit, end, cause)
             if wrapped is None:
@@ -209,8 +211,13 @@ class Segmenter:
 
     def _advance(self, unit: Unit) -> None:
         self._scan = unit.end
+        if self._sentences:
+            self._tokens += self._mark_tokens(unit)
         if unit.kind not in (Kind.SPACE, Kind.NEWLINE):
             self._before = unit
+
+    def _mark_tokens(self, unit: Unit) -> int:
+        return self._sizes.of_mark(self._text[unit.start : unit.end]) if unit.kind in _COUNTED_MARKS else 0
 
     def _follows_speech(self, unit: Unit) -> bool:
         """False for a "!" or "?" that stands alone ("a != b", "![image]") or before anything was said."""
@@ -259,11 +266,14 @@ class Segmenter:
                 self._advance(unit)
                 return None
         late = unit.end + _NEXT_PHRASE > self._deadline
-        if self._size >= self._least_clause(weak) or self._tokens >= self._limits.clause_tokens or late:
+        if self._size >= self._least_clause(weak) or self._tokens >= self._clause_tokens or late:
             return self._cut(unit.end, Boundary.CLAUSE, CutCause.PUNCTUATION)
         self._advance(unit)
-        rating = Break.WEAK_MARK if weak else Break.CLAUSE_MARK
-        self._places.append(_Place(unit.end, self._tokens, self._size, self._line_start, rating, unit, unit))
+        if self._tokens <= self._window:
+            rating = Break.WEAK_MARK if weak else Break.CLAUSE_MARK
+            if self._sentences and self._text[unit.start] in _SEMICOLONS:
+                rating = Break.STRONG_MARK
+            self._places.add(Place(unit.end, self._tokens, self._size, self._line_start, rating, unit, unit))
         return None
 
     def _least_clause(self, weak: bool) -> float:
@@ -273,93 +283,77 @@ class Segmenter:
 
     def _take_speech(self, unit: Unit, end: int, cause: CutCause | None) -> Cut | None:
         """A word, number, Hanzi, URL or symbol: count it; cut before it when the segment is full."""
-        tokens, size = self._measure(unit)
-        if tokens and self._speaks:
-            full = self._tokens + tokens > self._limits.max_tokens
+        before = self._before
+        spaced = before is not None and before.end < unit.start
+        unit, tokens, size = self._sizes.of(self._text, unit, spaced=spaced)
+        place = self._place_before(unit) if 0 < self._tokens <= self._window else None
+        if place is not None and not self._tears(unit):
+            self._furthest = place
+        if tokens and (self._speaks or (self._sentences and self._tokens)):
+            full = self._tokens + tokens > self._most
             budget = max(1.0, 2 * self._spoken)
             long = self._size + size > budget * (1 + _SLACK)
             if full or long:
                 if cause is None and unit.end == end:
                     return _UNCERTAIN
                 if full or not (unit.end < end and self._text[unit.end] in _MARKS):
-                    return self._cut_inside(unit, end, budget)
+                    self._too_long |= full and self._sentences
+                    return self._cut_inside(unit, end, budget, place)
             ahead = 1 if unit.kind is Kind.HANZI else _NEXT_WORD
-            if unit.end + ahead > self._deadline and (cut := self._cut_in_time(unit)) is not None:
+            if unit.end + ahead > self._deadline and (cut := self._cut_in_time(unit, place)) is not None:
                 return cut
-        if self._before is not None and self._before.kind < Kind.WEAK_MARK:
-            self._places.append(self._place_before(unit, self._before))
+        if place is not None and place.before.kind < Kind.WEAK_MARK:
+            self._places.add(place)
         self._tokens += tokens
         self._size += size
         self._speaks = self._speaks or size > 0
         self._advance(unit)
         return None
 
-    def _measure(self, unit: Unit) -> tuple[int, float]:
-        """Tokens as the engine counts them, and the size as a share of what the first segment may hold."""
-        limits = self._limits
-        text = self._text[unit.start : unit.end]
-        if unit.kind is Kind.HANZI:
-            own, share = 1, 1 / limits.first_max_chars
-        elif unit.kind is Kind.SYMBOL:
-            own, share = 0, 0.0
-        else:
-            own = min(spoken_size(text), _URL_TOKENS) if unit.kind is Kind.URL else spoken_size(text)
-            share = own / limits.first_max_chars if unit.kind is Kind.NUMBER else own / limits.first_max_words
-            own = longest_reading(text) if unit.kind is Kind.NUMBER else own
-            if not any(char.isalnum() for char in text):
-                own, share = 0, 0.0
-        return (limits.count_tokens(text) if limits.count_tokens else own), share
+    def _place_before(self, unit: Unit) -> Place:
+        return Place(unit.start, self._tokens, self._size, self._line_start, None, self._before or unit, unit)
 
-    def _place_before(self, unit: Unit, before: Unit) -> _Place:
-        return _Place(unit.start, self._tokens, self._size, self._line_start, None, before, unit)
+    def _tears(self, unit: Unit) -> bool:
+        """Whether a cut before the unit would tear an emoji; clauses are never so full of them."""
+        touchy = self._sentences and unit.kind in (Kind.SYMBOL, Kind.WORD)
+        return touchy and splits_character(self._text[unit.start - 1], self._text[unit.start])
 
     # -- making cuts ---------------------------------------------------------------------------------------------------
 
-    def _cut_inside(self, unit: Unit, end: int, budget: float) -> Cut:
+    def _cut_inside(self, unit: Unit, end: int, budget: float, newest: Place | None = None) -> Cut:
         """The segment is full before `unit`: end it at the best place so far."""
-        self._places.append(self._place_before(unit, self._before or unit))
-        best, rating = self._best_place(end, budget)
-        if best is None:
-            before = self._before
-            sign = before is not None and before.kind is Kind.SYMBOL and before.end == unit.start and before.start > 0
-            at = before.start if sign and before is not None else unit.start
-            return self._cut(at, Boundary.WORD, CutCause.LENGTH)
-        return self._cut_at(best, rating)
+        best, rating = self._places.best(self._text[:end], budget, newest)
+        if best is not None:
+            return self._cut_at(best, rating)
+        place = self._furthest or self._place_before(unit)
+        before = place.before
+        if before.kind is Kind.SYMBOL and before.start > 0 and before.end == place.at:  # a sign goes with its number
+            place.at = before.start
+        return self._cut_at(place, Break.NONE)
 
-    def _cut_in_time(self, unit: Unit) -> Cut | None:
+    def _cut_in_time(self, unit: Unit, newest: Place | None) -> Cut | None:
         """The sound so far ends soon: end the segment before `unit` or earlier, if there is a fair place."""
-        self._places.append(self._place_before(unit, self._before or unit))
-        best, rating = self._best_place(unit.end, self._size)  # what follows may not have arrived, so it must not count
+        # What follows the unit may not have arrived, so it must not count.
+        best, rating = self._places.best(self._text[: unit.end], self._size, newest)
         if best is not None and (rating >= Break.FAIR or unit.end > self._deadline):
             return self._cut_at(best, rating)
-        self._places.pop()
         return None
 
-    def _best_place(self, end: int, budget: float) -> tuple[_Place | None, Break]:
-        """The best place so far and how good it is: a large segment counts before a good place, that before a late.
-
-        A rating never changes once the character after the place's next one is known, so it is kept.
-        """
-        text = self._text[:end]
-        best, best_rank = None, (False, Break.NONE, 0)
-        for place in self._places:
-            large = place.size >= _LEAST_SHARE * budget or place.tokens >= _LEAST_SHARE * self._limits.max_tokens
-            if place.rating is None:
-                place.rating = rate_break(text, place.before, place.after)
-            rank = (large, place.rating, place.at)
-            if place.tokens and place.rating is not Break.NONE and rank > best_rank:
-                best, best_rank = place, rank
-        return best, best_rank[1]
-
-    def _cut_at(self, place: _Place, rating: Break) -> Cut:
+    def _cut_at(self, place: Place, rating: Break) -> Cut:
         self._size = place.size
         self._line_start = place.line_start
         return self._cut(place.at, Boundary.CLAUSE if rating >= Break.WEAK_MARK else Boundary.WORD, CutCause.LENGTH)
 
-    def _cut_overlong(self) -> Cut:
-        """So much text that says next to nothing (spaces, symbols) that it must go out as it is."""
-        at = self._limits.max_chars
-        while at > self._limits.max_chars - _LONGEST_CHARACTER and splits_character(self._text[at - 1], self._text[at]):
+    def _cut_overlong(self, unit: Unit, end: int) -> Cut:
+        """More text than a segment may have: it says next to nothing (spaces, symbols), or it has long words."""
+        at = self._max_chars
+        if self._sentences:
+            best, rating = self._places.best(self._text[:end], max(1.0, 2 * self._spoken))
+            self._too_long = self._speaks
+            if best is not None:
+                return self._cut_at(best, rating)
+            at = unit.start if unit.kind is not Kind.SPACE else at
+        while at > self._max_chars - _LONGEST_CHARACTER and splits_character(self._text[at - 1], self._text[at]):
             at -= 1
         return self._cut(at, Boundary.WORD, CutCause.LENGTH)
 
@@ -381,6 +375,8 @@ class Segmenter:
         cut = Cut(self._position, self._position + at, text, boundary, cause, self._language)
         flushed = cause in (CutCause.FLUSH, CutCause.SOFT_FLUSH)
         self._spoken = 0.0 if flushed else self._spoken + self._size
+        if flushed or boundary in _SENTENCE_ENDS:
+            self._too_long = False
         if flushed:
             self._pacing.flushed(cut.end)
         else:
