@@ -10,7 +10,7 @@ import pytest
 
 from server.cluster import EnginePool, PoolUnavailable, Urgency
 from server.engines import EngineError, RenderPlan, registry
-from tests.support.pools import TEXT, Noted, collect, connected, in_process, pcm, request, shared_processes
+from tests.support.pools import TEXT, Noted, cached, collect, connected, in_process, pcm, request, shared_processes
 
 # What the pools' engine does on demand: 坏 fails at its second chunk, 崩 breaks the whole step, 慢 takes its time.
 SCRIPT = [
@@ -30,11 +30,13 @@ def workers() -> Iterator[tuple[str, ...]]:
         yield paths
 
 
-@pytest.fixture(params=["in process", "one worker", "two workers"])
+@pytest.fixture(params=["in process", "one worker", "two workers", "cached"])
 def make_pool(request: pytest.FixtureRequest) -> MakePool:
     """How to make the pool under test."""
     if request.param == "in process":
         return lambda **options: in_process(registry.create("tone", OPTIONS), **options)
+    if request.param == "cached":
+        return lambda **options: cached(registry.create("tone", OPTIONS), **options)
     paths = request.getfixturevalue("workers")
     return lambda **options: connected(paths[: 1 if request.param == "one worker" else 2], **options)
 
@@ -97,9 +99,9 @@ async def test_a_late_start_costs_only_the_rest(make_pool: MakePool) -> None:
         steps = await quiet(noted)
         start = len(whole) // 2 - 2_000
         assert pcm(await collect(pool.synthesize(request(TEXT * 8, sample_rate=16_000), start_sample=start)))
-        assert await quiet(noted) - steps == 1
+        assert await quiet(noted) - steps <= 1  # none, where it comes from memory
         assert steps > 20
-        assert noted.steps[-1].audio_s < 0.2
+        assert sum(report.audio_s for report in noted.steps[steps:]) < 0.2
 
 
 @pytest.mark.parametrize(

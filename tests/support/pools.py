@@ -6,7 +6,9 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
+from server.cache.audio import AudioCache
 from server.cluster import InProcessPool, StepReport
+from server.cluster.cached import CachedPool
 from server.cluster.workers import WorkerConfig, WorkerPool, WorkerProcesses
 from server.engines import Engine
 from server.engines.rendering import RenderedChunk, SegmentRequest
@@ -53,6 +55,20 @@ async def in_process(engine: Engine, threads: int = 1, **options: Any) -> AsyncI
         yield pool
     finally:
         await pool.close()
+
+
+@asynccontextmanager
+async def cached(
+    engine: Engine, observer: Any = None, *, max_bytes: int = 2**25, **options: Any
+) -> AsyncIterator[CachedPool]:
+    """That, with a cache of audio before it, which tells the same observer."""
+    tells = observer if hasattr(observer, "audio_cache") else None
+    async with in_process(engine, observer=observer, **options) as pool:
+        made = CachedPool(pool, AudioCache(max_bytes), tells)
+        try:
+            yield made
+        finally:
+            await made.close()
 
 
 @asynccontextmanager
