@@ -45,6 +45,8 @@ COPY LICENSE NOTICE /usr/share/doc/cosystream/
 ENV PATH=/opt/cosystream/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
 ENV COSYSTREAM_MODEL_DIR=/opt/voices COSYSTREAM_HOST=0.0.0.0 COSYSTREAM_PORT=8765
 # The one place to write to, for a volume: `-v sessions:/var/lib/cosystream` and COSYSTREAM_STORE=file:/var/lib/cosystream/sessions.
+# Texts that the engine fails at go to /var/lib/cosystream/dead-letters, where that can be written.
+ENV XDG_STATE_HOME=/var/lib
 USER 10001:10001
 WORKDIR /tmp
 EXPOSE 8765

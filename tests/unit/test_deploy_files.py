@@ -105,6 +105,7 @@ def test_the_service_starts_the_program_with_settings_that_hold(unit: dict[str, 
     folder = f"/var/lib/{unit['StateDirectory'][0]}/"
     assert settings.store.startswith(f"file:{folder}")
     assert environment(unit)["COSYSTREAM_MODEL_DIR"].startswith(folder)
+    assert settings.dead_letters.startswith(folder)
 
 
 def environment(unit: dict[str, list[str]]) -> dict[str, str]:
