@@ -120,10 +120,12 @@ def _speech_options() -> argparse.ArgumentParser:
         "-o",
         "--output",
         metavar="OUT",
-        help="a .wav, .opus, .ogg, .pcm or .raw file, or - for standard output; without -o and --play "
+        help="a .wav, .opus, .ogg, .flac, .pcm or .raw file, or - for standard output; without -o and --play "
         "a new .wav named after FILE (speech.wav for other text) in this folder",
     )
-    output.add_argument("--container", choices=("wav", "ogg", "raw"), help="where the name of OUT does not say it")
+    output.add_argument(
+        "--container", choices=("wav", "ogg", "flac", "raw"), help="where the name of OUT does not say it"
+    )
     output.add_argument("--play", action="store_true", help="play it (needs PortAudio and: pip install -e '.[play]')")
     output.add_argument("--captions", metavar="FILE", help="write subtitles with word times: .vtt or .srt")
     output.add_argument("--stats", metavar="FILE", help="write measurements as JSON")

@@ -53,7 +53,7 @@ def make_plan(args: argparse.Namespace, *, stdout_is_terminal: bool | None = Non
         if output is None or output == STDOUT or is_special(output):
             container = "ogg" if args.format == "opus" else "wav"
         else:
-            raise UsageError(f"-o {output}: name it .wav, .opus, .ogg, .pcm or .raw, or say --container")
+            raise UsageError(f"-o {output}: name it .wav, .opus, .ogg, .flac, .pcm or .raw, or say --container")
     if container == "ogg":
         if args.format not in (None, "opus"):
             raise UsageError(f"an Ogg file holds Opus: leave out --format {args.format}, or write .wav")

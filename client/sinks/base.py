@@ -4,11 +4,12 @@ from typing import BinaryIO, Final, Literal, Protocol, TypeAlias
 
 from client.items import Audio
 
-Container: TypeAlias = Literal["wav", "ogg", "raw"]
+Container: TypeAlias = Literal["wav", "ogg", "flac", "raw"]
 CONTAINERS: Final[dict[str, Container]] = {
     ".wav": "wav",
     ".opus": "ogg",
     ".ogg": "ogg",
+    ".flac": "flac",
     ".pcm": "raw",
     ".raw": "raw",
 }
@@ -39,6 +40,10 @@ class CannotContinue(ValueError):
 
 class Encoding(Protocol):
     """Turns audio into the bytes of a container. Begins with `head`, or, in a file that holds a part, with `resume`."""
+
+    @property
+    def replaces_flushed(self) -> bool:
+        """Whether what `flush` and `resume` gave is provisional: the next bytes take its place."""
 
     @property
     def samples(self) -> int:

@@ -39,7 +39,7 @@ def partial_name(path: Path) -> Path:
 
 
 def kept_audio(path: Path, container: Container) -> Kept | None:
-    """How much of the timeline `NAME.part`, or else `NAME`, holds whole; None: neither is there. Raises OutputFailed."""
+    """How much of the timeline `NAME.part`, or else `NAME`, holds. None: there is neither. Raises OutputFailed."""
     for candidate in (partial_name(path), path):
         try:
             with candidate.open("rb") as file:
@@ -69,10 +69,12 @@ class FileSink:
         self.at_sample = at_sample or 0
         self._encoding = encoding_for(container, bitrate=bitrate)
         self._descriptor: int | None = None
-        self._end = 0  # bytes that belong to the file; what lies behind is of a write that failed
-        self._header = b""  # true for `_end` bytes
-        self._header_at = 0  # the size when it was written last
+        self._end = 0  # bytes that belong to the file
+        self._header = b""  # true for that many
         self._position = 0
+        self._solid, self._solid_header, self._solid_position = 0, b"", 0  # the same without what is provisional
+        self._broken = True  # not begun, or a write failed: what the encoding gave out is not all there
+        self._header_at = 0  # the size when the header was written last
 
     @property
     def position(self) -> int:
@@ -86,9 +88,10 @@ class FileSink:
                 self._reopen(sample_rate, pre_skip)
             else:
                 self._open(self.partial, create=True)
-                self._cut(0)
+                self._empty()
                 self._append(self._encoding.head(sample_rate, pre_skip))
                 self.path.unlink(missing_ok=True)
+            self._broken = False
         except OSError as error:
             raise self._failed(error) from error
 
@@ -105,7 +108,7 @@ class FileSink:
         """Puts all that can be on the disk there; returns `position`. Raises OutputFailed."""
         assert self._descriptor is not None
         try:
-            self._append(self._encoding.flush())
+            self._append(self._encoding.flush(), provisional=self._encoding.replaces_flushed)
             self._write_header()
             self._expect_name()
             await asyncio.to_thread(_to_disk, os.dup(self._descriptor))
@@ -123,6 +126,8 @@ class FileSink:
 
     async def interrupt(self) -> None:
         """The file holds what was heard, and is valid."""
+        if self._descriptor is None:
+            return
         self._close(None)
         with suppress(OSError):
             self.partial.replace(self.path)
@@ -141,13 +146,15 @@ class FileSink:
             with open(descriptor, "rb", closefd=False) as file:
                 cut, more = self._encoding.resume(file, sample_rate, pre_skip, self.at_sample)
         except CannotContinue as error:
-            os.close(descriptor)
-            self._descriptor = None
             raise OutputFailed(f"cannot go on with {source}: it {error}") from error
         if source != self.partial:
             source.replace(self.partial)
-        self._cut(cut)
-        self._append(more)
+        self._solid, self._end = cut, os.fstat(descriptor).st_size
+        self._solid_header, self._solid_position = self._encoding.header(), self._encoding.samples
+        self._append(more, provisional=self._encoding.replaces_flushed)
+        if not more:
+            os.ftruncate(descriptor, cut)
+            self._end, self._header, self._position = self._solid, self._solid_header, self._solid_position
         self._write_header()
 
     def _open(self, path: Path, *, create: bool) -> int:
@@ -162,27 +169,33 @@ class FileSink:
         self._descriptor = descriptor
         return descriptor
 
-    def _cut(self, size: int) -> None:
+    def _empty(self) -> None:
         assert self._descriptor is not None
         if stat.S_ISREG(os.fstat(self._descriptor).st_mode):
-            os.ftruncate(self._descriptor, size)
-        self._end = self._header_at = size
+            os.ftruncate(self._descriptor, 0)
 
-    def _append(self, data: bytes) -> None:
-        """Writes all of it, or leaves the file as it was."""
+    def _append(self, data: bytes, *, provisional: bool = False) -> None:
+        """Writes all of it in place of what is provisional, or leaves the file as it was before that."""
         assert self._descriptor is not None
-        view, at = memoryview(data), self._end
+        if not data:
+            self._header = self._encoding.header()
+            return
+        view, at = memoryview(data), self._solid
         try:
             while view:
                 written = os.pwrite(self._descriptor, view, at)
                 view, at = view[written:], at + written
+            if at < self._end:
+                os.ftruncate(self._descriptor, at)
         except OSError:
             with suppress(OSError):
-                os.ftruncate(self._descriptor, self._end)
+                os.ftruncate(self._descriptor, self._solid)
+            self._end, self._header, self._position = self._solid, self._solid_header, self._solid_position
+            self._broken = True
             raise
-        self._end = at
-        self._header = self._encoding.header()
-        self._position = self._encoding.samples
+        self._end, self._header, self._position = at, self._encoding.header(), self._encoding.samples
+        if not provisional:
+            self._solid, self._solid_header, self._solid_position = self._end, self._header, self._position
 
     def _write_header(self) -> None:
         """Lies inside the file, on its first sector: needs no room, and is there as a whole or not at all."""
@@ -195,7 +208,8 @@ class FileSink:
             return
         try:
             try:
-                self._append(self._encoding.tail(samples))
+                if not self._broken:
+                    self._append(self._encoding.tail(samples))
             finally:
                 self._write_header()
             self._expect_name()

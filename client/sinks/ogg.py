@@ -8,7 +8,7 @@ from client.decode import UtteranceDecoder
 from client.errors import OutputFailed
 from client.items import Audio
 from client.sinks.base import CannotContinue
-from client.sinks.splice import HISTORY, SplicedEncoder
+from client.splice import HISTORY, SplicedEncoder
 from protocol.media.ogg import OggOpusWriter
 from protocol.media.ogg_reading import Page, packet_samples, read_head, read_pages
 from protocol.media.opus import OpusDataError, OpusUnavailableError
@@ -21,7 +21,7 @@ class OggEncoding:
 
     Where another encoder begins (another session says the rest, or the file is that of an earlier run), its delay
     would be heard as a gap of some ms. From there on this class decodes what comes, if it comes as Opus, and encodes
-    it with an encoder of its own, which goes on in the middle of the sound (`client.sinks.splice`).
+    it with an encoder of its own, which goes on in the middle of the sound (`client.splice`).
     `bitrate` in bit/s, of that encoder. `live`: a page per packet.
     """
 
@@ -38,6 +38,11 @@ class OggEncoding:
         self._encoder: SplicedEncoder | None = None
         self._decoder: UtteranceDecoder | None = None
         self._total: int | None = None  # samples, once all is given out
+
+    @property
+    def replaces_flushed(self) -> bool:
+        """It stays."""
+        return False
 
     @property
     def samples(self) -> int:

@@ -20,6 +20,11 @@ class PcmEncoding:
         self._samples = 0
 
     @property
+    def replaces_flushed(self) -> bool:
+        """It stays."""
+        return False
+
+    @property
     def samples(self) -> int:
         """All that came."""
         return self._samples

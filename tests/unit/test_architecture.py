@@ -51,6 +51,7 @@ PURE = (
     "client/playout.py",
     "client/sending.py",
     "client/session.py",
+    "client/splice.py",
     "client/statistics.py",
     "client/timeline.py",
     "client/tracking.py",
