@@ -193,6 +193,9 @@ class Server:
             read_ahead_ms=settings.read_ahead_ms,
             detach_after_s=settings.detach_after_s,
             resume_ttl_s=settings.resume_ttl_s,
+            block_tokens=settings.block_tokens,
+            block_window_tokens=settings.block_window_tokens,
+            overlap_tokens=settings.block_overlap_tokens,
             overlap_tokens=settings.block_overlap_tokens,
         )
         self.ready.set()

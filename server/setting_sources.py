@@ -15,6 +15,7 @@ from server.settings import CONFIG_ENV, ENV_PREFIX, GROUPS, OPTIONS, Option, Set
 _OTHER_ENV: Final = frozenset({CONFIG_ENV, "COSYSTREAM_MODEL_DIR", "COSYSTREAM_URL", "COSYSTREAM_API_KEY"})
 # Kubernetes describes a service called `cosystream` by such variables in every pod.
 _KUBERNETES_ENV: Final = re.compile(r"COSYSTREAM_(SERVICE_(HOST|PORT.*)|PORT_[0-9]+_.*)")
+LEAST_OVERLAP_TOKENS: Final = 8  # about a clause: less says too little about how the sentence goes on
 _BY_NAME: Final = {each.name: each for each in OPTIONS}
 
 
@@ -159,6 +160,12 @@ class _Loader:
                 self.warnings.append("journal_fsync does nothing without a store (--store file:DIRECTORY)")
             if self.values.get("worker_devices") and not self.values.get("workers"):
                 self.warnings.append("worker_devices does nothing without worker processes (--workers N)")
+            overlap = self.values.get("block_overlap_tokens", LEAST_OVERLAP_TOKENS)
+            if overlap < LEAST_OVERLAP_TOKENS:
+                self.warnings.append(
+                    f"block_overlap_tokens = {overlap}: below {LEAST_OVERLAP_TOKENS}, prosody may break "
+                    "where a long sentence is cut into blocks"
+                )
             settings = Settings(**self.values, warnings=tuple(self.warnings))
             self.problems += _contradictions(settings)
             if not self.problems:
@@ -179,6 +186,11 @@ def _contradictions(settings: Settings) -> list[str]:
         found.append(
             f"dead_letters = {settings.dead_letters!r} writes texts to disk, which no_text_at_rest refuses; "
             "allowed is off (auto means that, too)"
+        )
+    if settings.block_window_tokens > settings.block_tokens:
+        found.append(
+            f"block_window_tokens = {settings.block_window_tokens} is more than block_tokens; allowed is up to "
+            f"{settings.block_tokens}"
         )
     if settings.store != "memory" and settings.resume_ttl_s <= 0:
         found.append(f"store = {settings.store!r} needs resume_ttl_s above 0")

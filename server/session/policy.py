@@ -16,4 +16,6 @@ class Policy:
     detach_after_s: float = 4.0  # audio unacked and nothing heard for so long: the connection is dead
     resume_ttl_s: float = 120.0  # how long a session without connection is kept; 0: not at all
     resume_idle_ttl_s: float = 10.0  # the same where the client has everything
+    block_tokens: int = 256  # a sentence of more is cut again; fewer where the engine takes fewer
+    block_window_tokens: int = 128  # of a block that such a sentence is cut into
     overlap_tokens: int = 16  # said just before, as context; fewer where the engine can use fewer

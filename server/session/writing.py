@@ -68,14 +68,15 @@ class WritingSide(RenderingSide):
         config.check_overrides(message, self._capabilities)
         speech = speech_of(config.open, message, config.voice)
         language = None if config.open.language == "auto" else config.open.language
-        segmenter = Segmenter(
-            language=language,
-            limits=SegmentLimits(
-                max_tokens=self._capabilities.max_tokens, count_tokens=self._capabilities.count_tokens
-            ),
+        policy, capabilities = self._policy, self._capabilities
+        limits_of_segments = SegmentLimits(
+            max_tokens=capabilities.max_tokens,
+            count_tokens=capabilities.count_tokens,
+            block_tokens=policy.block_tokens,
+            block_window_tokens=policy.block_window_tokens,
         )
-        capabilities = self._capabilities
-        overlap = Overlap(min(self._policy.overlap_tokens, capabilities.context_tokens), capabilities.count_tokens)
+        segmenter = Segmenter(language=language, limits=limits_of_segments)
+        overlap = Overlap(min(policy.overlap_tokens, capabilities.context_tokens), capabilities.count_tokens)
         origin = f"{self.id}/{message.utterance}"
         utterance = Utterance(message.utterance, speech, segmenter, self._now, overlap=overlap, origin=origin)
         self._utterance_seen = message.utterance

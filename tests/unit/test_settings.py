@@ -227,3 +227,17 @@ def test_syncing_nothing_is_odd() -> None:
 def test_devices_without_workers_are_a_warning() -> None:
     assert any("worker_devices" in each for each in load(["--worker-devices", "0"], {}).warnings)
     assert not load(["--worker-devices", "0", "--workers", "1"], {}).warnings
+
+
+def test_a_window_larger_than_a_block_is_refused() -> None:
+    (problem,) = problems(["--block-tokens", "100"])
+    assert problem == "block_window_tokens = 128 is more than block_tokens; allowed is up to 100"
+    settings = load(["--block-tokens", "100", "--block-window-tokens", "100"], {})
+    assert (settings.block_tokens, settings.block_window_tokens, settings.warnings) == (100, 100, ())
+
+
+@pytest.mark.parametrize(("overlap", "warned"), [(0, True), (7, True), (8, False), (64, False)])
+def test_an_overlap_below_8_warns(overlap: int, warned: bool) -> None:
+    warnings = load(["--block-overlap-tokens", str(overlap)], {}).warnings
+    text = f"block_overlap_tokens = {overlap}: below 8, prosody may break where a long sentence is cut into blocks"
+    assert warnings == ((text,) if warned else ())
