@@ -196,7 +196,6 @@ class Server:
             block_tokens=settings.block_tokens,
             block_window_tokens=settings.block_window_tokens,
             overlap_tokens=settings.block_overlap_tokens,
-            overlap_tokens=settings.block_overlap_tokens,
         )
         self.ready.set()
 
