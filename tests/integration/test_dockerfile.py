@@ -107,12 +107,14 @@ def test_the_server_in_the_image_is_healthy(image: Build, tmp_path: Path, chines
     voices.mkdir(parents=True)
     for name in ("en-hibari", *(["zh-baker"] if chinese else [])):
         (voices / name).symlink_to(image.root / "opt/voices/embedded" / name)
-    with running(image, COSYSTREAM_MODEL_DIR=str(voices.parent)) as environment:
+    state = tmp_path / "state"  # in the image /var/lib, where it may write to `cosystream`
+    with running(image, COSYSTREAM_MODEL_DIR=str(voices.parent), XDG_STATE_HOME=str(state)) as environment:
         health = subprocess.run(image.command("HEALTHCHECK"), env=environment, check=False, capture_output=True)
         assert health.returncode == 0, health.stderr
         url = f"ws://127.0.0.1:{environment['COSYSTREAM_PORT']}"
         command = ["cosystream", "voices", "--url", url]
         listed = subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
+    assert (state / "cosystream" / "dead-letters").is_dir()
     assert "en-hibari" in listed
     assert ("zh-baker" in listed) is chinese
     away = subprocess.run(image.command("HEALTHCHECK"), env=environment, check=False, capture_output=True)
@@ -125,6 +127,12 @@ def test_the_image_is_not_run_by_root_and_listens_where_it_says() -> None:
     assert int(user.split(":")[0]) > 0
     port = next(item.text for item in build if item.keyword == "EXPOSE")
     assert any(f"COSYSTREAM_PORT={port}" in item.text for item in build if item.keyword == "ENV")
+
+
+def test_dead_letters_go_to_the_one_place_that_can_be_written() -> None:
+    build = list(parse(DOCKERFILE.read_text(encoding="utf-8")))
+    (state,) = [item.text.partition("=")[2] for item in build if item.text.startswith("XDG_STATE_HOME=")]
+    assert any(f"install -d -o 10001 -g 10001 -m 0700 {state}/cosystream" in item.text for item in build)
 
 
 def test_the_build_context_holds_what_is_copied() -> None:
