@@ -19,6 +19,10 @@ _FADE_S: Final = 0.002  # long enough that an edge never clicks, too short for a
 _FULL_SCALE: Final = np.float32(32768)  # exact both ways for engines whose samples were 16 bits to begin with
 
 
+class NotSound(ValueError):
+    """Samples that cannot be sound: no numbers, or far too large ones."""
+
+
 class SegmentChain:
     """Turns one segment's samples into s16le PCM. The same samples in any pieces give exactly the same bytes.
 
@@ -56,14 +60,14 @@ class SegmentChain:
     def process(self, samples: Floats, last: bool = False) -> bytes:
         """Take float32 samples of shape `[n]`, `n` may be 0; return the PCM that is ready. `last` ends the segment.
 
-        Raises ValueError for another shape or type, for samples that cannot be sound, or after the last.
+        Raises NotSound for samples that cannot be sound, ValueError for another shape or type and after the last.
         """
         if self._finished:
             raise ValueError("the segment has ended")
         if samples.ndim != 1 or samples.dtype != np.float32:
             raise ValueError(f"samples must be float32 of shape [n], not {samples.dtype} of shape {samples.shape}")
         if len(samples) and not np.abs(samples).max() <= _LOUDEST:
-            raise ValueError(f"samples must be numbers within [-{_LOUDEST:g}, {_LOUDEST:g}]")
+            raise NotSound(f"samples must be numbers within [-{_LOUDEST:g}, {_LOUDEST:g}]")
         self._finished = last
         if self._volume != 1:
             samples = samples * self._volume

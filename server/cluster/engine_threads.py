@@ -31,6 +31,8 @@ no throughput that could be measured.
 """
 CLOSE_TIMEOUT_S: Final = 5.0  # for a step that hangs
 MAX_GIVEN_UP: Final = 8  # threads that hang; with more of them the engine is broken
+CRASHED: Final[list[Result]] = []
+"""In place of results, and compared by identity: the step raised, and others were in it, too."""
 FRUITLESS: Final = 4  # times `step_timeout_s`: the engine time in which something must have come of a segment
 
 
@@ -45,6 +47,10 @@ class StreamTicket(Ticket):
 
     def deliver(self, results: list[Result]) -> None:
         """What a step made. Called on the event loop."""
+        raise NotImplementedError
+
+    def crashed(self) -> None:
+        """A step with it and others raised; nothing will come of `work`. Called on the event loop."""
         raise NotImplementedError
 
     def hung(self) -> None:
@@ -202,7 +208,11 @@ class EngineThreads:
 
     def _deliver(self, done: "list[tuple[StreamTicket, SegmentWork, list[Result]]]", report: StepReport) -> None:
         for ticket, work, results in done:
-            if ticket.work is work:
+            if ticket.work is not work:
+                continue
+            if results is CRASHED:
+                ticket.crashed()
+            else:
                 ticket.deliver(results)
         if self._on_step:
             self._on_step(report)
@@ -232,7 +242,9 @@ class EngineThreads:
             late_s = FRUITLESS * self._step_timeout_s
             fruitless = [place for place, (_, work) in enumerate(batch) if work.fruitless_s(seconds) > late_s]
             for place in fruitless:
-                results[place].append(EngineError(f"the engine makes nothing of it, in {late_s:g} s", kind="time_out"))
+                if results[place] is not CRASHED:
+                    late = EngineError(f"the engine makes nothing of it, in {late_s:g} s", kind="time_out")
+                    results[place].append(batch[place][1].fail(late))
             with self._changed:
                 if lane.given_up:  # whoever waited has gone on without it
                     for _, work in batch:
@@ -247,8 +259,9 @@ class EngineThreads:
                 for ticket in let_go:
                     assert isinstance(ticket, StreamTicket)
                     self._drop(ticket.work)
-                for place in fruitless:
-                    self._drop(batch[place][1])
+                for _, work in batch:
+                    if work.failed:
+                        self._drop(work)
             if not self._closing:
                 done = [(ticket, work, made) for (ticket, work), made in zip(batch, results, strict=True)]
                 self._loop.call_soon_threadsafe(self._deliver, done, report)
@@ -296,8 +309,8 @@ class EngineThreads:
             for event in self._engine.step(list(by_job)) if by_job else ():
                 work = by_job[event.job]
                 results[work].extend(work.results(event))
-        except Exception as error:  # noqa: BLE001  # the whole step failed: every job in it failed
+        except Exception as error:  # noqa: BLE001  # the whole step failed: of several jobs nobody knows which one did it
             for work in by_job.values():
-                results[work] = [as_engine_error(error)]
+                results[work] = CRASHED if len(by_job) > 1 else [as_engine_error(error)]
             return list(results.values()), True
         return list(results.values()), False

@@ -30,7 +30,7 @@ CALIBRATION_TEXT: Final = {
 class _Stream(StreamTicket):
     """One segment: what the session awaits and what an engine thread works on."""
 
-    __slots__ = ("_ended", "_given", "_hangs", "_pool", "_request", "_results", "_waiter", "_words")
+    __slots__ = ("_again", "_ended", "_given", "_hangs", "_pool", "_request", "_results", "_waiter", "_words")
 
     def __init__(self, pool: "InProcessPool", request: SegmentRequest, start_sample: int, principal: str) -> None:
         rate = pool.capabilities.sample_rate
@@ -41,6 +41,7 @@ class _Stream(StreamTicket):
         self._words: set[WordTiming] = set()  # that were given; those of one segment
         self._results: deque[Result] = deque()  # at most what one step yields: a chunk and an end
         self._ended = False
+        self._again = False
         self._hangs = 0
         self._waiter: asyncio.Future[None] | None = None
 
@@ -80,7 +81,7 @@ class _Stream(StreamTicket):
         """What was not given before: where the segment is rendered again, its words may come again."""
         self._given += chunk.samples
         words = chunk.words
-        if self._hangs:
+        if self._again:
             words = tuple(word for word in words if word not in self._words)
         self._words.update(words)
         if not chunk.pcm and not words:
@@ -104,13 +105,24 @@ class _Stream(StreamTicket):
             self._results.extend(results)
             self._wake()
 
+    def crashed(self) -> None:
+        """See StreamTicket. The segment is rendered again, alone: then it is known whether it is at fault."""
+        if not self._ended:
+            self.alone = True
+            self._render_again()
+            self._wake()
+
+    def _render_again(self) -> None:
+        self._again = True
+        self.work = SegmentWork(self._request, self._given, self._pool.capabilities.sample_rate)
+
     def hung(self) -> None:
         """See StreamTicket. The segment is rendered again, from the sample it had reached."""
         if self._ended:
             return
         self._hangs += 1
         if self._hangs < MAX_HANGS and not self._pool.broken:
-            self.work = SegmentWork(self._request, self._given, self._pool.capabilities.sample_rate)
+            self._render_again()
         else:
             self._results.append(WorkerLost("the engine hangs", "time_out"))
         self._wake()

@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from server.audio.chain import SegmentChain
+from server.audio.chain import NotSound, SegmentChain
 from server.engines.base import (
     Chunk,
     Engine,
@@ -21,9 +21,13 @@ from server.engines.base import (
 )
 from server.engines.rendering import RenderedChunk, SegmentRequest
 from server.text.normaliser import normalise
+from server.text.speaking_time import longest_duration
 from server.text.tokens import Boundary, Cut, CutCause, Token
 
 NOTHING: Final[Samples] = np.zeros(0, np.float32)
+SILENT: Final = 0.001
+"""-60 dBFS. What never gets louder says no word: the quietest speech that engines were seen to make is 40 dB above."""
+_NO_MEMORY: Final = ("out of memory", "failed to allocate memory")  # of a device, as CUDA, torch and onnxruntime say it
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +43,20 @@ class SegmentWork:
 
     Its samples and word times are those of a whole rendering. Words that ended just before the start may be among them,
     and all of an engine that learns of its words late: whoever goes on with a segment knows which it was told of.
+    What cannot be the text fails: samples that are no sound, silence in place of words, and far more than it can take.
     Only one engine thread at a time works on it.
     """
 
     def __init__(self, request: SegmentRequest, start_sample: int, engine_rate: int) -> None:
         self.job: Job | None = None
+        self.failed = False  # by a verdict from here: the engine knows nothing of it
         self._request = request
+        self._start = start_sample
+        self._rate = engine_rate
+        self._speaks = False  # there are words in what is to be rendered
+        self._heard = False
+        self._made = 0  # engine samples
+        self._most = 0
         self._chain = SegmentChain(engine_rate, request.sample_rate, request.volume, start_sample)
         self._audio_s = 0.0
         self._fruitless_s = 0.0
@@ -64,6 +76,9 @@ class SegmentWork:
         if self.job is None:
             request = self._request
             tokens = normalise(request.cut, lexicon=request.lexicon)
+            self._speaks = not self._start and any(token.kind == "word" for token in tokens)
+            most_s = longest_duration(tokens, request.cut.boundary) / min(1.0, request.speed)
+            self._most = round(most_s * self._rate) - self._chain.first_input
             segment = Segment(
                 request.id,
                 tokens,
@@ -78,14 +93,32 @@ class SegmentWork:
         return self.job
 
     def results(self, event: StepEvent) -> list[Result]:
-        """An event as whoever listens sees it: gain, rate and sample format applied."""
+        """An event as whoever listens sees it: gain, rate and sample format applied. Nothing after it has failed."""
+        if self.failed:
+            return []
+        try:
+            return self._results(event)
+        except NotSound as error:
+            return [self.fail(EngineError(str(error), kind="not_finite"))]
+        except ValueError as error:
+            return [self.fail(as_engine_error(error))]
+
+    def fail(self, error: EngineError) -> EngineError:
+        """It fails with this, whatever the engine still makes of it; whose job is to be cancelled."""
+        self.failed = True
+        return error
+
+    def _results(self, event: StepEvent) -> list[Result]:
         if isinstance(event, SegmentFailed):
             return [as_engine_error(event.error, transient=event.transient)]
         if isinstance(event, Chunk):
             pcm = self._chain.process(event.samples, last=False)
+            if self._note(event) > self._most:
+                return [self.fail(EngineError("far more audio than the text can take", kind="repeated"))]
             scale = self._chain.scale
+            # of a list, not of a generator: docs/decisions.md, "Tuples of lists"
             words = tuple(
-                WordTiming(w.text, w.start, w.end, scale(w.first_sample), scale(w.end_sample)) for w in event.words
+                [WordTiming(w.text, w.start, w.end, scale(w.first_sample), scale(w.end_sample)) for w in event.words]
             )
         else:
             pcm, words = self._chain.process(NOTHING, last=True), ()
@@ -93,7 +126,22 @@ class SegmentWork:
         if pcm:
             self._fruitless_s = 0.0
         results: list[Result] = [RenderedChunk(pcm, words)] if pcm or words else []
-        return results if isinstance(event, Chunk) else [*results, End()]
+        if isinstance(event, Chunk):
+            return results
+        silent = self._speaks and not self._heard
+        return [*results, EngineError("silence in place of words", kind="silent") if silent else End()]
+
+    def _note(self, chunk: Chunk) -> int:
+        """Look at what the engine made. How many samples that is by now."""
+        self._made += len(chunk.samples)
+        if not self._heard and len(chunk.samples):
+            self._heard = bool(np.abs(chunk.samples).max() > SILENT)
+        if (
+            self._start and not self._speaks
+        ):  # of what begins within the text, only an engine that tells its words knows
+            first = self._rate * self._start // self._request.sample_rate
+            self._speaks = any(word.first_sample >= first for word in chunk.words)
+        return self._made
 
 
 def _before(request: SegmentRequest) -> tuple[Token, ...]:
@@ -113,7 +161,7 @@ def as_engine_error(error: Exception, *, transient: bool = False) -> EngineError
     if isinstance(error, EngineError):
         error.transient = error.transient or transient
         return error
-    short = isinstance(error, MemoryError)
+    short = isinstance(error, MemoryError) or any(sign in str(error).lower() for sign in _NO_MEMORY)
     kind: FailureKind = "out_of_memory" if short else "exception"
     wrapped = EngineError(f"{type(error).__name__}: {error}", transient=transient or short, kind=kind)
     wrapped.__cause__ = error

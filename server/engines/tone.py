@@ -3,12 +3,18 @@
 It costs almost nothing, needs no models, and does on demand what real engines do by accident: it can be slow, stall,
 fail or crash. Options: `step_delay_ms` (every step), `batch_max` (jobs that share one step, default 2), `max_tokens`
 (of a segment, default 40), `context_tokens` (of the text before it, default 0; it changes no sample) and `script`, a
-list of `{"match": TEXT, "at": CHUNK, "action": "delay" | "stall" | "fail" | "crash", "ms": N}` that acts on
-segments whose text contains TEXT when they reach chunk number CHUNK (from 0). `delay` and `stall` sleep (stall: 60 s
-unless `ms` says less), `fail` fails that job alone, `crash` raises out of the whole step, as a broken engine would.
+list of `{"match": TEXT, "at": CHUNK, "action": ACTION}` that acts on segments whose text contains TEXT when they reach
+chunk number CHUNK (from 0):
+
+- `delay`, `stall` sleep for `ms` (stall: 60 s unless it says less),
+- `fail` fails that job alone (`transient`: and says that trying again may help), `oom` likewise for want of memory,
+- `crash` raises out of the whole step, as a broken engine would,
+- `nan` makes numbers that are no sound, `silent` nothing but silence, `repeat` this chunk over and over, for ever.
+
+`times`: it acts only so often on a text, so that trying again helps. `rate` (0 to 1): on such a share of all segments,
+chosen by their text and `seed`, the same ones in every run.
 """
 
-import math
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -33,6 +39,7 @@ from server.engines.base import (
     Voice,
     WordTiming,
 )
+from server.engines.tone_script import IN_STEP, STALL_MS, Rule, Script, number, rule_of, whole_number
 from server.text.characters import HANZI_CLASS
 from server.text.tokens import Boundary, Token
 
@@ -41,23 +48,10 @@ WORD_MS: Final = 120
 PAUSE_MS: Final = {Boundary.WORD: 0, Boundary.CLAUSE: 120, Boundary.SENTENCE: 240, Boundary.PARAGRAPH: 400}
 CHUNK_MS: Final = (100, 200, 400)
 FADE_SAMPLES: Final = 120  # 5 ms: no click at a word's edge
-STALL_MS: Final = 60_000
 UNIT: Final = re.compile(rf"[{HANZI_CLASS}]|[^\W{HANZI_CLASS}]+")
-ACTIONS: Final = ("delay", "stall", "fail", "crash")
 MAX_TOKENS: Final = 40  # of a segment, as the embedded engine has it
 OPTIONS: Final = ("batch_max", "context_tokens", "max_tokens", "script", "step_delay_ms")
-RULE_KEYS: Final = ("action", "at", "match", "ms")
 MAX_BATCH: Final = 1000
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """One line of the script."""
-
-    match: str
-    at: int
-    action: str
-    ms: int
 
 
 @dataclass(eq=False, slots=True)
@@ -71,16 +65,41 @@ class ToneJob(Job):
     sent: int = 0  # where chunk number `chunk` begins
     chunk: int = 0
     chunk_ms: tuple[int, ...] = CHUNK_MS
+    loop: tuple[int, int] | None = None  # these samples over and over
 
     @property
     def chunk_end(self) -> int:
         """The sample where the next chunk ends."""
+        if self.loop is not None and self.sent >= self.loop[0]:
+            return self.sent + self.loop[1] - self.loop[0]
         ms = self.chunk_ms[min(self.chunk, len(self.chunk_ms) - 1)]
         return min(len(self.audio), self.sent + ms * SAMPLE_RATE // 1000)
 
     def go_on(self) -> None:
         """To the chunk after the next."""
         self.sent, self.chunk = self.chunk_end, self.chunk + 1
+
+    def shape(self, rule: Rule) -> None:
+        """Silence from the rule's chunk on, or that chunk for ever."""
+        while self.chunk < rule.at and self.sent < len(self.audio):
+            self.go_on()
+        if rule.action == "silent":
+            self.audio = self.audio.copy()
+            self.audio[self.sent :] = 0
+        elif self.sent < len(self.audio):
+            self.loop = (self.sent, self.chunk_end)
+        self.sent = self.chunk = 0
+
+    @property
+    def over(self) -> bool:
+        """Whether all was handed out."""
+        return self.loop is None and self.sent >= len(self.audio)
+
+    def take(self) -> Samples:
+        """The next chunk, or what is wanted of it."""
+        first, end = max(self.start, self.sent), self.chunk_end
+        back = 0 if self.loop is None else max(0, self.sent - self.loop[0])
+        return self.audio[first - back : end - back]
 
 
 class ToneEngine:
@@ -97,7 +116,7 @@ class ToneEngine:
     ) -> None:
         """See the module text for the options."""
         self._delay_s = step_delay_ms / 1000
-        self._script = tuple(script)
+        self._script = Script(script)
         voices = tuple(
             Voice(f"tone-{name}", f"Tone, {name}", ("zh", "en"), "A test signal, not speech.", "Apache-2.0")
             for name in ("low", "high")
@@ -130,7 +149,9 @@ class ToneEngine:
         # of a list, not of a generator: docs/decisions.md, "Tuples of lists"
         later = tuple([word for word in words if word.end_sample > start_sample])
         job = ToneJob(segment, plan, audio, later, text, start_sample, chunk_ms=chunk_ms)
-        while job.sent < len(audio) and job.chunk_end <= start_sample:
+        if (rule := self._script.in_audio(text)) is not None:
+            job.shape(rule)
+        while not job.over and job.chunk_end <= start_sample:
             job.go_on()
         return job
 
@@ -141,28 +162,32 @@ class ToneEngine:
         events: list[StepEvent] = []
         for job in jobs:
             assert isinstance(job, ToneJob)
-            failure = self._act(job)
+            failure, spoilt = self._act(job)
             if failure:
                 events.append(SegmentFailed(job, failure))
                 continue
-            first, end = max(job.start, job.sent), job.chunk_end
-            if end > first:
-                events.append(Chunk(job, job.audio[first:end], job.words))
+            samples = job.take()
+            if len(samples):
+                events.append(Chunk(job, samples * np.float32("nan") if spoilt else samples, job.words))
                 job.words = ()
             job.go_on()
-            if job.sent == len(job.audio):
+            if job.over:
                 events.append(SegmentEnd(job))
         return events
 
-    def _act(self, job: ToneJob) -> EngineError | None:
-        for rule in self._script:
-            if rule.at == job.chunk and rule.match in job.text:
-                if rule.action == "fail":
-                    return EngineError(f"scripted failure at chunk {job.chunk}")
-                if rule.action == "crash":
-                    raise RuntimeError(f"scripted crash at chunk {job.chunk}")
-                time.sleep(rule.ms / 1000)
-        return None
+    def _act(self, job: ToneJob) -> tuple[EngineError | None, bool]:
+        """What the script has for the chunk: whether it fails, and whether its samples are spoilt. May raise."""
+        spoilt = False
+        for rule in self._script.at(job.chunk, job.text, IN_STEP):
+            if rule.action == "fail":
+                return EngineError(f"scripted failure at chunk {job.chunk}", transient=rule.transient), False
+            if rule.action == "oom":
+                return EngineError("no memory left, as scripted", transient=True, kind="out_of_memory"), False
+            if rule.action == "crash":
+                raise RuntimeError(f"scripted crash at chunk {job.chunk}")
+            spoilt = spoilt or rule.action == "nan"
+            time.sleep(rule.ms / 1000)
+        return None, spoilt
 
     def cancel(self, job: Job) -> None:
         """Nothing is held."""
@@ -222,41 +247,9 @@ def create(options: Mapping[str, Any]) -> ToneEngine:
     if not isinstance(lines, list | tuple) or not all(isinstance(line, Mapping) for line in lines):
         raise ValueError(f"engine option script must be a list of tables, not {lines!r}")
     return ToneEngine(
-        step_delay_ms=_number("step_delay_ms", options.get("step_delay_ms", 0), 0, STALL_MS),
-        batch_max=_whole("batch_max", options.get("batch_max", 2), 1, MAX_BATCH),
-        max_tokens=_whole("max_tokens", options.get("max_tokens", MAX_TOKENS), 16, 4096),
-        context_tokens=_whole("context_tokens", options.get("context_tokens", 0), 0, 64),
-        script=[_rule(line) for line in lines],
+        step_delay_ms=number("step_delay_ms", options.get("step_delay_ms", 0), 0, STALL_MS),
+        batch_max=whole_number("batch_max", options.get("batch_max", 2), 1, MAX_BATCH),
+        max_tokens=whole_number("max_tokens", options.get("max_tokens", MAX_TOKENS), 16, 4096),
+        context_tokens=whole_number("context_tokens", options.get("context_tokens", 0), 0, 64),
+        script=[rule_of(line) for line in lines],
     )
-
-
-def _rule(line: Mapping[str, Any]) -> Rule:
-    """One line of the option `script`, checked."""
-    action, match = line.get("action"), line.get("match", "")
-    if action not in ACTIONS:
-        raise ValueError(f"engine option script: action must be one of {', '.join(ACTIONS)}, not {action!r}")
-    if not isinstance(match, str):
-        raise ValueError(f"engine option script: match must be a text, not {match!r}")
-    unknown = sorted(map(str, set(line) - set(RULE_KEYS)))
-    if unknown:
-        raise ValueError(f"engine option script: {unknown[0]} is not one of {', '.join(RULE_KEYS)}")
-    ms = line.get("ms", STALL_MS if action == "stall" else 0)
-    return Rule(match, _whole("script: at", line.get("at", 0), 0, 10**9), action, _whole("script: ms", ms, 0, STALL_MS))
-
-
-def _whole(name: str, value: Any, lowest: int, highest: int) -> int:
-    number = _number(name, value, lowest, highest)
-    if not number.is_integer():
-        raise ValueError(f"engine option {name} must be a whole number, not {value!r}")
-    return int(number)
-
-
-def _number(name: str, value: Any, lowest: float, highest: float) -> float:
-    """A number, also written as a text, as options from a command line are."""
-    try:
-        number = math.nan if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError):
-        number = math.nan
-    if not lowest <= number <= highest:
-        raise ValueError(f"engine option {name} must be a number from {lowest:g} to {highest:g}, not {value!r}")
-    return number

@@ -14,6 +14,7 @@ from server.observe.metrics import Metrics
 log = structlog.get_logger(__name__)
 
 _FRAME: Final = re.compile(r'^ +File "(.+)", line (\d+), in (\S+)$', re.MULTILINE)
+_CAUSED: Final = "\n\nThe above exception was the direct cause of"
 _DEGRADED: Final[frozenset[Outcome]] = frozenset({"fallback", "pieces", "clip"})
 
 
@@ -50,6 +51,9 @@ class FailureWatch:
 
 
 def raised_at(trace: str) -> str:
-    """File, line and function that a trace, as Python shows it, ends at; a message in it may quote a text."""
-    frames = _FRAME.findall(trace)
+    """File, line and function where the engine raised, of a trace as Python shows it; empty where it only told of a
+    failure. The messages in a trace may quote a text.
+    """
+    origin, wrapped, _ = trace.partition(_CAUSED)
+    frames = _FRAME.findall(origin) if wrapped else []
     return "{}:{} {}".format(*frames[-1]) if frames else ""

@@ -148,7 +148,7 @@ class Scheduler:
         head = self._most_urgent(now)
         if head is None:
             return Plan()
-        if self._batch_max == 1:
+        if self._batch_max == 1 or head.alone:
             return self._run([head])
         batch = self._companions(head, now)
         if self._should_gather(batch, now):
@@ -205,7 +205,12 @@ class Scheduler:
         """`head` and those that fit beside it: the most urgent first, and never more padding than is worth it."""
         others = heapq.nsmallest(
             4 * self._batch_max,
-            (ticket for queue in self._queues.values() for ticket in queue.tickets() if ticket is not head),
+            (
+                ticket
+                for queue in self._queues.values()
+                for ticket in queue.tickets()
+                if ticket is not head and not ticket.alone
+            ),
             key=lambda ticket: (not ticket.urgency.first, ticket.urgency.due, ticket.asked_at),
         )
         batch = [head]

@@ -29,13 +29,16 @@ class Place(Enum):
 
 @dataclass(eq=False, slots=True)
 class Ticket:
-    """One stream's place in the schedule. `size` is what a batch is padded by: its segment's length in tokens."""
+    """One stream's place in the schedule. `size` is what a batch is padded by: its segment's length in tokens. `alone`:
+    it shares no step with others.
+    """
 
     principal: str = ""
     size: int = 1
     urgency: Urgency = field(default_factory=Urgency)
     place: Place = Place.IDLE
     begun: bool = False  # a step of it was run
+    alone: bool = False
     asked_at: float = 0.0
     number: int = 0  # of its latest ask
 

@@ -3,14 +3,26 @@
 import asyncio
 import math
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from typing import Any
 
 import pytest
 
 from server.cluster import EnginePool, PoolUnavailable, Urgency
+from server.cluster.recovering import RecoveringPool
 from server.engines import EngineError, RenderPlan, registry
-from tests.support.pools import TEXT, Noted, cached, collect, connected, in_process, pcm, request, shared_processes
+from tests.support.pools import (
+    TEXT,
+    Noted,
+    cached,
+    collect,
+    connected,
+    in_process,
+    pcm,
+    recovering,
+    request,
+    shared_processes,
+)
 
 # What the pools' engine does on demand: 坏 fails at its second chunk, 崩 breaks the whole step, 慢 takes its time.
 SCRIPT = [
@@ -30,15 +42,26 @@ def workers() -> Iterator[tuple[str, ...]]:
         yield paths
 
 
-@pytest.fixture(params=["in process", "one worker", "two workers", "cached"])
+@pytest.fixture(params=["in process", "one worker", "two workers", "cached", "recovering", "recovering workers"])
 def make_pool(request: pytest.FixtureRequest) -> MakePool:
     """How to make the pool under test."""
     if request.param == "in process":
         return lambda **options: in_process(registry.create("tone", OPTIONS), **options)
     if request.param == "cached":
         return lambda **options: cached(registry.create("tone", OPTIONS), **options)
+    if request.param == "recovering":
+        return lambda **options: behind(in_process(registry.create("tone", OPTIONS), **options))
     paths = request.getfixturevalue("workers")
+    if request.param == "recovering workers":
+        return lambda **options: behind(connected(paths, **options))
     return lambda **options: connected(paths[: 1 if request.param == "one worker" else 2], **options)
+
+
+@asynccontextmanager
+async def behind(inner: AbstractAsyncContextManager[EnginePool]) -> AsyncIterator[EnginePool]:
+    """That pool, with nothing but clips for what it fails at."""
+    async with inner as pool, recovering(pool) as made:
+        yield made
 
 
 @pytest.fixture
@@ -134,22 +157,27 @@ async def test_one_failure_leaves_the_others(pool: EnginePool) -> None:
         collect(pool.synthesize(request("慢坏" + TEXT))),
         return_exceptions=True,
     )
-    assert isinstance(bad, EngineError)
-    assert "scripted failure at chunk 1" in str(bad)
-    assert not bad.transient
+    if isinstance(pool, RecoveringPool):
+        assert isinstance(bad, list)
+        assert [chunk.part.reason for chunk in bad if chunk.part] == ["exception"]
+    else:
+        assert isinstance(bad, EngineError)
+        assert "scripted failure at chunk 1" in str(bad)
+        assert not bad.transient
     assert isinstance(good, list)
+    assert not [chunk.part for chunk in good if chunk.part]
 
 
 async def test_a_stream_that_failed_is_over(pool: EnginePool) -> None:
     stream = pool.synthesize(request("坏" + TEXT))
-    with pytest.raises(EngineError):
+    with nullcontext() if isinstance(pool, RecoveringPool) else pytest.raises(EngineError):
         await collect(stream)
     assert await collect(stream) == []
     stream.cancel()
 
 
 async def test_a_crashing_step_is_an_engine_error_and_the_pool_goes_on(pool: EnginePool) -> None:
-    with pytest.raises(EngineError, match="scripted crash"):
+    with nullcontext() if isinstance(pool, RecoveringPool) else pytest.raises(EngineError, match="scripted crash"):
         await collect(pool.synthesize(request("崩" + TEXT)))
     assert await collect(pool.synthesize(request()))
 

@@ -13,6 +13,7 @@ from protocol import client_messages as c
 from protocol import server_messages as s
 from server.session import Session
 from tests.integration.test_sessions import TEXT, detached, eventually, metric
+from tests.support.pools import GivingUp
 from tests.support.returning import Returning, cut_all, returning
 from tests.support.server import running, url_of
 
@@ -77,9 +78,9 @@ async def test_a_fault_in_the_timer_ends_the_session_and_is_told(monkeypatch: py
 
 
 async def test_an_engine_that_fails_while_nobody_is_there_is_logged_and_counted() -> None:
-    script = [{"action": "fail", "match": "", "at": 2}]
     with structlog.testing.capture_logs() as logs:
-        async with running(engine_options={"script": script, "step_delay_ms": 150}) as server:
+        async with running(engine_options={"step_delay_ms": 150}) as server:
+            GivingUp(server.pool, "", 2)
             client = Returning(url_of(server))
             await client.open(max_lead_ms=None)
             await client.say(1, TEXT)
@@ -93,8 +94,8 @@ async def test_an_engine_that_fails_while_nobody_is_there_is_logged_and_counted(
 
 async def test_a_failure_reaches_a_client_that_does_not_read() -> None:
     """It waits for nothing that is on its way to a peer that takes nothing."""
-    script = [{"action": "fail", "match": "公园", "at": 0}]
-    async with running(engine_options={"script": script, "step_delay_ms": 1}) as server:
+    async with running(engine_options={"step_delay_ms": 1}) as server:
+        GivingUp(server.pool, "公园", 0)
         client = Returning(url_of(server))
         await client.open(max_lead_ms=None)
         assert client.socket is not None

@@ -18,6 +18,7 @@ from protocol import server_messages as s
 from server.app import Server
 from server.gateway.auth import hash_key
 from server.gateway.speak import speak_routes
+from tests.support.pools import GivingUp
 from tests.support.raw_http import ask, get
 from tests.support.server import bare_client, running, url_of
 
@@ -111,19 +112,35 @@ async def test_bad_requests_name_the_field(body: Any, field: str | None) -> None
 
 
 async def test_an_engine_that_fails_at_once_is_a_500() -> None:
-    script = [{"match": "坏", "at": 0, "action": "fail"}]
-    async with running(engine_options={"script": script}) as server:
+    async with running() as server:
+        GivingUp(server.pool, "坏", 0)
         status, kind, content = await speak(server, {"text": "坏的。"})
         assert (status, kind) == (500, "application/json")
-        assert "scripted" in orjson.loads(content)["error"]["message"]
+        assert "on purpose" in orjson.loads(content)["error"]["message"]
         assert server.sessions.taken == 0
 
 
 async def test_an_engine_that_fails_half_way_breaks_the_body_off() -> None:
-    script = [{"match": "坏", "at": 1, "action": "fail"}]
-    async with running(engine_options={"script": script}) as server:
+    async with running() as server:
+        GivingUp(server.pool, "坏", 1)
         with pytest.raises(IncompleteRead):
             await speak(server, {"text": "你好，世界。坏的坏的坏的坏的。"})
+
+
+@pytest.mark.parametrize("action", ["fail", "crash", "oom", "nan", "silent", "repeat"])
+async def test_what_the_engine_fails_at_does_not_break_the_body_off(action: str) -> None:
+    text = "你好，世界。坏的坏的坏的坏的。再见。"
+    async with running() as server:
+        undisturbed = (await speak(server, {"text": text, "format": "pcm"}))[2]
+    script = [{"match": "坏", "at": 0 if action == "silent" else 1, "action": action}]
+    async with running(engine_options={"script": script}) as server:
+        status, _, pcm = await speak(server, {"text": text, "format": "pcm"})
+        assert server.sessions.taken == 0
+    assert status == 200
+    begin, end = 2 * 24_000 // 2, 2 * 24_000 // 10  # what is said before and after
+    assert pcm[:begin] == undisturbed[:begin]
+    assert pcm[-end:] == undisturbed[-end:]
+    assert len(pcm) > len(undisturbed)
 
 
 async def ask_http_1_0(server: Server, text: str) -> bytes:
@@ -139,8 +156,8 @@ async def ask_http_1_0(server: Server, text: str) -> bytes:
 
 
 async def test_http_1_0_has_no_chunks_and_a_body_that_breaks_off_does_not_look_whole() -> None:
-    script = [{"match": "坏", "at": 1, "action": "fail"}]
-    async with running(engine_options={"script": script}) as server:
+    async with running() as server:
+        GivingUp(server.pool, "坏", 1)
         head, _, pcm = (await ask_http_1_0(server, "你好，世界。")).partition(b"\r\n\r\n")
         assert b"transfer-encoding" not in head.lower()
         assert pcm == (await speak(server, {"text": "你好，世界。", "format": "pcm"}))[2]

@@ -27,6 +27,7 @@ from protocol.media.opus import OpusDecoder, trim
 from server.app import Server
 from server.audio.wire import opus_pre_skip
 from server.gateway.websocket import WebSocketConnection
+from tests.support.pools import GivingUp
 from tests.support.server import BareClient, bare_client, running, running_server, url_of
 
 TEXT = "你好，世界。Hello there, this is a test of 3 words."
@@ -260,16 +261,34 @@ async def test_others_are_not_disturbed_by_a_bad_client() -> None:
 # ---- engines that fail ----
 
 
-@pytest.mark.parametrize("action", ["fail", "crash"])
-async def test_a_failing_engine_is_an_error_never_a_short_success(action: str) -> None:
-    script = [{"match": "坏", "at": 1, "action": action}]
+@pytest.mark.parametrize("action", ["fail", "crash", "oom", "nan", "silent", "repeat"])
+async def test_what_an_engine_fails_at_is_spoken_otherwise_and_told(action: str) -> None:
+    script = [{"match": "坏", "at": 0 if action == "silent" else 1, "action": action}]
+    text = "你好，世界。坏的坏的坏的。再见。"
+    async with running_server() as url, bare_client(url, open=c.Open()) as client:
+        undisturbed = await spoken(client, text)
+        good = client.pcm(1)
     async with running_server(engine_options={"script": script}) as url:
+        async with bare_client(url, open=c.Open()) as client, bare_client(url, open=c.Open()) as other:
+            done = await spoken(client, text)
+            assert done.samples == len(client.pcm(1)) // 2 > undisturbed.samples
+            assert client.pcm(1).startswith(good[: 2 * 5 * 2_880])
+            ends = [m for m in client.messages if isinstance(m, s.SegmentEnd)]
+            assert [end.degraded for end in ends] == [False, False, True, False]
+            assert all(bool(end.reason) == end.degraded for end in ends)
+            assert (await spoken(other, "你好。")).samples > 0
+
+
+async def test_what_cannot_be_rendered_is_an_error_never_a_short_success() -> None:
+    async with running() as server:
+        GivingUp(server.pool, "坏", 1)
+        url = url_of(server)
         async with bare_client(url, open=c.Open()) as client, bare_client(url, open=c.Open()) as other:
             await client.say(1, "你好，世界。坏的坏的坏的。再见。")
             error, code = await closed(client)
             assert error is not None
             assert error.code == ErrorCode.ENGINE_FAILED
-            assert "scripted" in error.message
+            assert "on purpose" in error.message
             assert code == 1011
             assert not [m for m in client.messages if isinstance(m, s.Done)]
             assert (await spoken(other, "你好。")).samples > 0

@@ -4,13 +4,16 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any
+from typing import Any, Self
 
 from server.cache.audio import AudioCache
-from server.cluster import InProcessPool, StepReport
+from server.cluster import EnginePool, InProcessPool, StepReport
 from server.cluster.cached import CachedPool
+from server.cluster.failures import FailedSegment
+from server.cluster.fallback import FallbackEngine
+from server.cluster.recovering import RecoveringPool
 from server.cluster.workers import WorkerConfig, WorkerPool, WorkerProcesses
-from server.engines import Engine
+from server.engines import Engine, EngineError, registry
 from server.engines.rendering import RenderedChunk, SegmentRequest
 from server.text.tokens import Boundary, Cut, CutCause
 
@@ -31,6 +34,41 @@ async def collect(stream: Any) -> list[RenderedChunk]:
 def pcm(chunks: list[RenderedChunk]) -> bytes:
     """Their samples."""
     return b"".join(chunk.pcm for chunk in chunks)
+
+
+class GivingUp:
+    """Makes a pool give up for good after so many chunks of a segment, as one does when the server stops: what engines
+    do wrong no longer ends a session.
+    """
+
+    def __init__(self, pool: Any, match: str, chunks: int) -> None:
+        self._synthesize, self._match, self._chunks = pool.synthesize, match, chunks
+        pool.synthesize = self.synthesize
+
+    def synthesize(self, request: SegmentRequest, start_sample: int = 0, *, principal: str = "") -> Any:
+        """See EnginePool."""
+        stream = self._synthesize(request, start_sample, principal=principal)
+        return _Given(stream, self._chunks) if self._match in request.cut.text else stream
+
+
+class _Given:
+    def __init__(self, stream: Any, chunks: int) -> None:
+        self.urgency = stream.urgency
+        self._stream, self._chunks = stream, chunks
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> RenderedChunk:
+        if self._chunks == 0:
+            raise EngineError("given up on purpose", transient=True)
+        self._chunks -= 1
+        self._stream.urgency = self.urgency
+        chunk: RenderedChunk = await anext(self._stream)
+        return chunk
+
+    def cancel(self) -> None:
+        self._stream.cancel()
 
 
 class Noted:
@@ -69,6 +107,19 @@ async def cached(
             yield made
         finally:
             await made.close()
+
+
+@asynccontextmanager
+async def recovering(
+    pool: EnginePool, fallback: Mapping[str, Any] | None = None, *, told: list[FailedSegment] | None = None
+) -> AsyncIterator[RecoveringPool]:
+    """`pool`, with a tone engine behind it that has these options. What fails is added to `told`."""
+    behind = None if fallback is None else FallbackEngine("tone", lambda: registry.create("tone", fallback))
+    made = RecoveringPool(pool, behind, (told if told is not None else []).append)
+    try:
+        yield made
+    finally:
+        await made.close()
 
 
 @asynccontextmanager

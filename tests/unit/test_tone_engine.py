@@ -2,9 +2,10 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 
-from server.engines import Boundary, Chunk, RenderPlan, Segment, SegmentEnd, SegmentFailed, Token
+from server.engines import Boundary, Chunk, EngineError, RenderPlan, Segment, SegmentEnd, SegmentFailed, Token
 from server.engines.tone import count_tokens, create
 
 
@@ -15,12 +16,16 @@ from server.engines.tone import count_tokens, create
         ({"script": "fail"}, "engine option script must be a list of tables"),
         ({"script": 7}, "engine option script must be a list of tables"),
         ({"script": ["fail"]}, "engine option script must be a list of tables"),
-        ({"script": [{"action": "explode"}]}, "action must be one of delay, stall, fail, crash, not 'explode'"),
+        ({"script": [{"action": "explode"}]}, "action must be one of delay, stall, fail"),
         ({"script": [{"action": ["fail"]}]}, "action must be one of"),
         ({"script": [{"action": "fail", "match": 7}]}, "match must be a text, not 7"),
         ({"script": [{"action": "fail", "at": "soon"}]}, "script: at must be a number from 0"),
         ({"script": [{"action": "fail", "at": 1.5}]}, "script: at must be a whole number"),
         ({"script": [{"action": "delay", "ms": None}]}, "script: ms must be a number"),
+        ({"script": [{"action": "fail", "rate": 1.5}]}, "script: rate must be a number from 0 to 1"),
+        ({"script": [{"action": "fail", "times": -1}]}, "script: times must be a number from 0"),
+        ({"script": [{"action": "fail", "seed": "x"}]}, "script: seed must be a number"),
+        ({"script": [{"action": "fail", "transient": 1}]}, "script: transient must be true or false"),
         ({"script": [{"action": "delay", "mss": 5}]}, "script: mss is not one of action, at, match, ms"),
         ({"step_delay_ms": "slow"}, "step_delay_ms must be a number"),
         ({"step_delay_ms": -1}, "step_delay_ms must be a number from 0 to 60000, not -1"),
@@ -107,3 +112,68 @@ def test_chunks_have_their_numbers_wherever_it_starts() -> None:
         for _ in range(steps_before):
             assert isinstance(engine.step([job])[0], Chunk)
         assert isinstance(engine.step([job])[0], SegmentFailed)
+
+
+def job_events(rules: list[dict[str, Any]], text: str = "你好世界你好", *, most: int = 20, start: int = 0) -> list[Any]:
+    return events_of(create({"script": rules}), text, most=most, start=start)
+
+
+def events_of(engine: Any, text: str, *, most: int = 20, start: int = 0) -> list[Any]:
+    """What comes of a segment, up to so many events."""
+    tokens = tuple(Token(ch, i, i + 1, "zh") for i, ch in enumerate(text))
+    job = engine.prepare(Segment(0, tokens, Boundary.CLAUSE, "tone-low"), RenderPlan(), start_sample=start)
+    events: list[Any] = []
+    while len(events) < most and not (events and isinstance(events[-1], SegmentEnd | SegmentFailed)):
+        events += engine.step([job])
+    return events
+
+
+def test_want_of_memory_is_transient() -> None:
+    failed = job_events([{"at": 1, "action": "oom"}])[-1]
+    assert isinstance(failed, SegmentFailed)
+    assert isinstance(failed.error, EngineError)
+    assert (failed.error.kind, failed.error.transient) == ("out_of_memory", True)
+
+
+def test_numbers_that_are_no_sound_and_silence() -> None:
+    chunks = [each for each in job_events([{"at": 1, "action": "nan"}]) if isinstance(each, Chunk)]
+    assert [bool(np.isnan(chunk.samples).all()) for chunk in chunks] == [False, True, False, False]
+    chunks = [each for each in job_events([{"at": 1, "action": "silent"}]) if isinstance(each, Chunk)]
+    assert [bool(chunk.samples.any()) for chunk in chunks] == [True, False, False, False]
+
+
+def test_a_chunk_over_and_over_wherever_it_begins() -> None:
+    def samples(start: int) -> Any:
+        events = job_events([{"at": 1, "action": "repeat"}], most=12, start=start)
+        assert not isinstance(events[-1], SegmentEnd)
+        return np.concatenate([each.samples for each in events])
+
+    whole = samples(0)
+    assert np.array_equal(whole[2_400:7_200], whole[7_200:12_000])
+    for start in (1, 2_500, 7_200, 9_999, 30_000):
+        rest = whole[start:]
+        assert np.array_equal(samples(start)[: len(rest)], rest)
+
+
+def test_a_rule_may_act_only_so_often_on_a_text() -> None:
+    engine = create({"script": [{"action": "fail", "times": 2, "transient": True}]})
+    for text in ("你好", "世界"):
+        ends = [events_of(engine, text)[-1] for _ in range(4)]
+        assert [isinstance(end, SegmentFailed) for end in ends] == [True, True, False, False]
+        assert ends[0].error.transient
+
+
+def test_a_share_of_all_segments_is_the_same_in_every_run() -> None:
+    texts = [f"{first}{second}" for first in "你好世界今天气很" for second in "山高水远天蓝云白地风火"]
+
+    def failing(**rule: Any) -> list[str]:
+        rules = [{"action": "fail", **rule}]
+        return [text for text in texts if isinstance(job_events(rules, text)[-1], SegmentFailed)]
+
+    some = failing(rate=0.2)
+    assert 0.08 * len(texts) < len(some) < 0.35 * len(texts)
+    assert failing(rate=0.2) == some
+    assert failing(rate=0.2, seed=1) != some
+    assert set(failing(rate=0.05)) <= set(some)
+    assert failing(rate=0) == []
+    assert failing(rate=1) == texts
