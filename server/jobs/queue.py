@@ -83,13 +83,14 @@ class DeadLetters:
         if self._closing or self._waiting + chars > MAX_WAITING_CHARS:
             self._lose("dropped", 1, "the disk is too slow")
             return
+        if self._thread is None:
+            try:
+                self._start(self._folder)
+            except RuntimeError as error:  # the system has no thread for us
+                self._lose("failed", 1, str(error))
+                return
         self._waiting += chars
         self._queue.put((new_letter(failed), chars))
-        if self._thread is None:
-            self._ended = asyncio.get_running_loop().create_future()
-            work = _Writing(self._folder, self._queue, asyncio.get_running_loop(), self._told, self._ended)
-            self._thread = threading.Thread(target=work.run, name="dead letters", daemon=True)
-            self._thread.start()
 
     async def close(self) -> None:
         """Write what waits, within `CLOSE_TIMEOUT_S`. What comes later is dropped."""
@@ -102,6 +103,15 @@ class DeadLetters:
         await asyncio.wait({self._ended}, timeout=CLOSE_TIMEOUT_S)
         if not self._ended.done():
             log.warning("the disk is too slow: dead letters were not written", characters=self._waiting)
+
+    def _start(self, folder: LetterFolder) -> None:
+        """Start the thread. Raises RuntimeError."""
+        loop = asyncio.get_running_loop()
+        ended: asyncio.Future[None] = loop.create_future()
+        work = _Writing(folder, self._queue, loop, self._told, ended)
+        thread = threading.Thread(target=work.run, name="dead letters", daemon=True)
+        thread.start()
+        self._thread, self._ended = thread, ended
 
     def _told(self, report: _Report) -> None:
         self._waiting -= report.chars

@@ -88,6 +88,23 @@ async def test_each_failure_is_written_once_with_what_it_takes_to_try_again(
     assert ascii(MARK).strip("'") not in written.getvalue()
 
 
+async def test_an_error_that_quotes_the_text_is_in_the_letter_and_not_in_the_log(
+    tmp_path: Path, written: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: Any, **_: Any) -> Any:
+        raise RuntimeError(f"cannot say {MARK} of {arguments!r}")
+
+    async with running(**FAILING, dead_letters=str(tmp_path)) as server:
+        monkeypatch.setattr("server.engines.tone.ToneEngine.prepare", fail)
+        (tmp_path / "letters.1.jsonl").mkdir()  # what goes wrong with the files is logged without a text, too
+        await say(url_of(server), TEXT)
+    first = letters(tmp_path)[0].failed.attempts[0]
+    assert f"cannot say {MARK}" in first.error
+    assert f"cannot say {MARK}" in first.trace
+    assert MARK not in written.getvalue()
+    assert ascii(MARK).strip("'") not in written.getvalue()
+
+
 def test_once_the_fault_is_gone_they_can_be_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     place = tmp_path / "q"
 
