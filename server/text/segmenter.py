@@ -327,8 +327,9 @@ class Segmenter:
             return self._cut_at(best, rating)
         place = self._furthest or self._place_before(unit)
         before = place.before
-        if before.kind is Kind.SYMBOL and before.start > 0 and before.end == place.at:  # a sign goes with its number
-            place.at = before.start
+        sign = before.kind is Kind.SYMBOL and before.start > 0 and before.end == place.at
+        if sign and not self._tears(before):
+            place.at = before.start  # it goes with its number
         return self._cut_at(place, Break.NONE)
 
     def _cut_in_time(self, unit: Unit, newest: Place | None) -> Cut | None:
