@@ -24,6 +24,7 @@ from server.gateways.control import (
 from server.gateways.loads import Loads
 from server.gateways.merging import merge
 from server.gateways.names import gateway_name, index_of, owner_of, session_prefix
+from server.gateways.routes import OF_WORKERS
 from server.gateways.shares import share_of
 from server.observe.metrics import Metrics
 from server.settings import Settings
@@ -145,6 +146,23 @@ def test_figures_that_are_the_same_for_all_are_not_added() -> None:
     text = b"# TYPE a gauge\na 2.0\n# TYPE b gauge\nb 3.0\n"
     other = b"# TYPE a gauge\na 1.0\n# TYPE b gauge\nb 3.0\n"
     assert merge([("1", text), ("2", other)], greatest={"a"}) == b"# TYPE a gauge\na 2.0\n# TYPE b gauge\nb 6.0\n"
+
+
+def test_of_a_family_a_single_series_may_be_the_same_for_all() -> None:
+    text = b'# TYPE a gauge\na{of="all"} 2.0\na{of="one"} 3.0\n'
+    merged = merge([("1", text), ("2", text)], greatest={'a{of="all"}'})
+    assert merged == b'# TYPE a gauge\na{of="all"} 2.0\na{of="one"} 6.0\n'
+
+
+def test_what_workers_keep_is_not_added_up() -> None:
+    metrics = Metrics()
+    for cache, size in (("context", 7), ("audio", 5)):
+        metrics.cache_entries.labels(cache).set(1)
+        metrics.cache_bytes.labels(cache).set(size)
+    merged = merge([("1", metrics.render()), ("2", metrics.render())], OF_WORKERS).decode()
+    assert 'cosystream_cache_bytes{cache="context"} 7.0' in merged
+    assert 'cosystream_cache_entries{cache="context"} 1.0' in merged
+    assert 'cosystream_cache_bytes{cache="audio"} 10.0' in merged
 
 
 @pytest.mark.parametrize("text", [b"# TYPE a gauge\na x\n", b"# TYPE a gauge\nalone\n", b"#\n", b"a 1\n"])
