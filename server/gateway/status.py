@@ -177,6 +177,7 @@ class StatusReport:
             "mode_switches": metrics.mode_switches,
             "errors": metrics.errors,
             "worker_losses": metrics.worker_losses,
+            "from_memory": metrics.cache_hits.labels("audio"),
         }
 
 
