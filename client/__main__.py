@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from client.cli.arguments import build_parser
+from client.cli.arguments import parse
 from client.cli.exit_codes import ExitCode, code_of
 from client.errors import ClientError, OutputFailed
 
@@ -13,17 +13,18 @@ from client.errors import ClientError, OutputFailed
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command; returns its exit code (see `client.cli.exit_codes`)."""
     _open_missing_streams()
-    args = build_parser().parse_args(argv)
+    args = parse(argv)
     try:
         if args.command == "voices":
             return _voices(args.url, args.api_key, as_json=args.json)
         from client.cli.plan import make_plan
         from client.cli.progress import Progress
         from client.cli.runner import run
-        from client.cli.speak import Speaking, check_text
+        from client.cli.speak import Speaking
+        from client.cli.text_reader import text_of_argument
 
         if args.command == "say":
-            args.text = [check_text(" ".join(args.text))]
+            args.text = [text_of_argument(" ".join(args.text))]
         plan = make_plan(args)
         progress = Progress(shown=args.progress or sys.stderr.isatty(), quiet=args.quiet)
         return int(run(Speaking(args, plan, progress).run))

@@ -8,8 +8,10 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
+Span: TypeAlias = tuple[int, int, int, int]  # of a word: text from and to, first sample, end sample
+VTT_EMPTY: Final = "WEBVTT\n"
 MAX_LINE_UNITS: Final = (
     42  # columns; a Hanzi takes two, so 21 of them (common subtitle guides: 37-42 Latin, 16-21 Hanzi)
 )
@@ -47,37 +49,60 @@ def width(text: str) -> int:
     return sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text if not unicodedata.combining(c))
 
 
+class CueMaker:
+    """Groups words into cues, as they come. `group`: the words of the cue that may still grow."""
+
+    def __init__(self, group: Iterable[SpokenWord] = ()) -> None:
+        self.group = list(group)
+
+    def add(self, word: SpokenWord) -> Cue | None:
+        """The cue that is complete now."""
+        if not word.text.strip():
+            return None
+        cue = None
+        if self.group and _breaks(self.group, word):
+            cue = self._close(word.start_s)
+        self.group.append(word)
+        return cue
+
+    def finish(self) -> Cue | None:
+        """The last one."""
+        return self._close(float("inf")) if self.group else None
+
+    def _close(self, until: float) -> Cue:
+        group, self.group = self.group, []
+        end = max(group[-1].end_s, min(until, group[0].start_s + MIN_CUE_S))
+        return Cue(group[0].start_s, end, _lines(group))
+
+
 def make_cues(words: Iterable[SpokenWord]) -> list[Cue]:
     """Groups words into cues."""
-    groups: list[list[SpokenWord]] = []
-    for word in words:
-        if not word.text.strip():
-            continue
-        if not groups or _breaks(groups[-1], word):
-            groups.append([])
-        groups[-1].append(word)
-    cues: list[Cue] = []
-    for index, group in enumerate(groups):
-        until = groups[index + 1][0].start_s if index + 1 < len(groups) else float("inf")
-        end = max(group[-1].end_s, min(until, group[0].start_s + MIN_CUE_S))
-        cues.append(Cue(group[0].start_s, end, _lines(group)))
-    return cues
+    maker = CueMaker()
+    cues = [maker.add(word) for word in words] + [maker.finish()]
+    return [cue for cue in cues if cue is not None]
+
+
+def vtt_block(cue: Cue, number: int) -> str:
+    """The cue in WebVTT with a time stamp before each word, so that players can highlight it. Cues count from 1."""
+    head = "WEBVTT\n\n" if number == 1 else "\n"
+    return f"{head}{_clock(cue.start_s, '.')} --> {_clock(cue.end_s, '.')}\n{_vtt_lines(cue)}\n"
+
+
+def srt_block(cue: Cue, number: int) -> str:
+    """The cue in SubRip."""
+    lines = "\n".join(_text(line) for line in cue.lines)
+    head = "" if number == 1 else "\n"
+    return f"{head}{number}\n{_clock(cue.start_s, ',')} --> {_clock(cue.end_s, ',')}\n{lines}\n"
 
 
 def to_vtt(cues: Iterable[Cue]) -> str:
-    """WebVTT with a time stamp before each word, so that players can highlight it."""
-    blocks = ["WEBVTT\n"]
-    blocks += [f"{_clock(cue.start_s, '.')} --> {_clock(cue.end_s, '.')}\n{_vtt_lines(cue)}\n" for cue in cues]
-    return "\n".join(blocks)
+    """A WebVTT file."""
+    return "".join(vtt_block(cue, number) for number, cue in enumerate(cues, 1)) or VTT_EMPTY
 
 
 def to_srt(cues: Iterable[Cue]) -> str:
-    """SubRip."""
-    blocks: list[str] = []
-    for number, cue in enumerate(cues, 1):
-        lines = "\n".join(_text(line) for line in cue.lines)
-        blocks.append(f"{number}\n{_clock(cue.start_s, ',')} --> {_clock(cue.end_s, ',')}\n{lines}\n")
-    return "\n".join(blocks)
+    """A SubRip file."""
+    return "".join(srt_block(cue, number) for number, cue in enumerate(cues, 1))
 
 
 def _breaks(group: Sequence[SpokenWord], word: SpokenWord) -> bool:
@@ -142,23 +167,59 @@ def _clock(seconds: float, separator: str) -> str:
     return f"{ms // 3_600_000:02}:{ms // 60_000 % 60:02}:{ms // 1000 % 60:02}{separator}{ms % 1000:03}"
 
 
-def spoken_words(text: str, words: Sequence[tuple[int, int, int, int]], sample_rate: int) -> Iterator[SpokenWord]:
-    """From the utterance's text and words (start, end, first_sample, end_sample) in reading order.
+class WordReader:
+    """Gives words their text, as both come: a word is known once the next one is.
 
     Several words may share one source span ("12.5%" is spoken as seven): they become one, from the first to the last.
+    `begin`: from where on text is needed, in code points; `span`: the word that waits (start, end, first and end
+    sample).
     """
-    spans: list[list[int]] = []
-    for start, end, first, last in words:
-        if spans and start < spans[-1][1]:
-            spans[-1][1] = max(spans[-1][1], end)
-            spans[-1][3] = max(spans[-1][3], last)
-        else:
-            spans.append([start, end, first, last])
-    begin = 0
-    for index, (_, end, first, last) in enumerate(spans):
-        until = _opening(text, end, spans[index + 1][0]) if index + 1 < len(spans) else len(text)
-        yield SpokenWord(text[begin:until], first / sample_rate, last / sample_rate)
-        begin = until
+
+    def __init__(self, sample_rate: int, begin: int = 0, span: Span | None = None) -> None:
+        self.begin = begin
+        self.span = span
+        self._rate = sample_rate
+        self._text = ""  # from `_base` on
+        self._base = begin
+
+    def write(self, text: str) -> None:
+        """More text."""
+        spent = self.begin - self._base
+        if spent >= len(text):
+            self._text, self._base = self._text[spent:], self.begin
+        self._text += text
+
+    def word(self, start: int, end: int, first: int, last: int) -> SpokenWord | None:
+        """The next word in reading order, whose text was written. Gives the one before."""
+        waiting = self.span
+        if waiting is not None and start < waiting[1]:
+            self.span = (waiting[0], max(waiting[1], end), waiting[2], max(waiting[3], last))
+            return None
+        self.span = (start, end, first, last)
+        if waiting is None:
+            return None
+        return self._spoken(waiting, self._base + _opening(self._text, waiting[1] - self._base, start - self._base))
+
+    def finish(self) -> SpokenWord | None:
+        """The last word, with all the text that is left."""
+        waiting, self.span = self.span, None
+        return None if waiting is None else self._spoken(waiting, self._base + len(self._text))
+
+    def _spoken(self, span: Span, until: int) -> SpokenWord:
+        text = self._text[self.begin - self._base : until - self._base]
+        self.begin = until
+        return SpokenWord(text, span[2] / self._rate, span[3] / self._rate)
+
+
+def spoken_words(text: str, words: Iterable[Span], sample_rate: int) -> Iterator[SpokenWord]:
+    """From the utterance's text and words in reading order."""
+    reader = WordReader(sample_rate)
+    reader.write(text)
+    for word in words:
+        if (spoken := reader.word(*word)) is not None:
+            yield spoken
+    if (spoken := reader.finish()) is not None:
+        yield spoken
 
 
 def _opening(text: str, end: int, start: int) -> int:

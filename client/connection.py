@@ -16,7 +16,7 @@ from client.address import stream_url
 from client.durations import in_words
 from client.errors import Busy, ClientError, ConnectFailed, ServerMisbehaved
 from client.handshake import first_answer, open_socket
-from client.saved import SavedSession
+from client.saved import SavedSession, Sent
 from client.session import QUEUE_BYTES, SessionState
 from client.shell import Session
 from client.utterance import Utterance
@@ -62,10 +62,11 @@ class Connect:
     def __await__(self) -> Generator[Any, None, Session]:
         return self._open().__await__()
 
-    async def come_back(self, saved: SavedSession) -> tuple[Session, Utterance]:
-        """Instead of a new session the one that another process had, and its utterance. Close the session yourself.
+    async def come_back(self, saved: SavedSession) -> tuple[Session, Utterance, Sent]:
+        """Instead of a new session the one that another process had, its utterance, and what the server has of that.
 
-        Raises SessionGone where the server does not know it any more; what opening one raises.
+        Close the session yourself. Raises SessionGone where the server does not know it any more, and what opening one
+        raises.
         """
         return await self._patiently(lambda: self._come_back_now(saved))
 
@@ -101,11 +102,11 @@ class Connect:
         session, _ = await self._greet(self._request, None)
         return session
 
-    async def _come_back_now(self, saved: SavedSession) -> tuple[Session, Utterance]:
+    async def _come_back_now(self, saved: SavedSession) -> tuple[Session, Utterance, Sent]:
         session, answer = await self._greet(saved.greeting, saved.opened)
         try:
             assert isinstance(answer, Resumed)
-            return session, session.come_back(saved, answer)
+            return session, *session.come_back(saved, answer)
         except BaseException:
             await session.close()
             raise

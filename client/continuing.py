@@ -174,7 +174,7 @@ class Continuing(Writing):
 
     def come_back(self, saved: SavedSession, message: s.Resumed, now: float) -> list[Effect]:
         """The first connection carries a session that another process had. Raises ServerMisbehaved, SessionGone."""
-        sent = saved.text_with(message.seq)
+        sent = saved.blocks.with_server(message.seq)
         if sent is None:
             raise SessionGone("epoch")
         if message.generation <= saved.generation:

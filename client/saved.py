@@ -13,13 +13,32 @@ from protocol.server_messages import Opened, Word
 
 
 class Sent(NamedTuple):
-    """A numbered message that was sent, or was about to be: the utterance's text up to `text_end` is with it. `ended`:
-    it was the `end`.
+    """How much of an utterance's text the server has, and whether it has the `end`."""
+
+    text_end: int
+    ended: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """Which message holds what of the utterance's text: `first_seq` the first `size` characters, and so on.
+
+    `last_seq`: the one with the end of the text, which has `text_end` characters in all; `end` follows it. None: that
+    was not sent.
     """
 
-    seq: int
-    text_end: int
-    ended: bool = False
+    first_seq: int
+    size: int
+    last_seq: int | None = None
+    text_end: int = 0
+
+    def with_server(self, seq: int) -> Sent | None:
+        """What a server has that took the messages up to `seq`. None: these are not all it took."""
+        if seq < self.first_seq - 1 or (self.last_seq is not None and seq > self.last_seq + 1):
+            return None
+        if self.last_seq is not None and seq >= self.last_seq:
+            return Sent(self.text_end, seq > self.last_seq)
+        return Sent(self.size * (seq - self.first_seq + 1), False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +57,7 @@ class SavedSegment:
 
 @dataclass(frozen=True, slots=True)
 class SavedSession:
-    """One utterance of a session that sends PCM. `sent`: of messages the server may have, in order.
+    """One utterance of a session that sends PCM.
 
     `told`: the highest segment number that began. `generation` and `token` as they were last.
     """
@@ -54,7 +73,7 @@ class SavedSession:
     event: int
     told: int
     segments: tuple[SavedSegment, ...]
-    sent: tuple[Sent, ...]
+    blocks: Blocks
 
     @property
     def opened(self) -> Opened:
@@ -69,13 +88,9 @@ class SavedSession:
             self.next_sample,
         )  # fmt: skip
 
-    def text_with(self, seq: int) -> Sent | None:
-        """What a server has that took the messages up to `seq`. None: nobody remembers."""
-        return next((sent for sent in self.sent if sent.seq == seq), None)
-
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
-        return {**asdict(self), "sent": [list(sent) for sent in self.sent]}
+        return asdict(self)
 
     @classmethod
     def of_json(cls, value: Mapping[str, Any]) -> "SavedSession":
@@ -84,4 +99,4 @@ class SavedSession:
             SavedSegment(**{**segment, "words": tuple(Word(**word) for word in segment["words"])})
             for segment in value["segments"]
         )
-        return cls(**{**value, "segments": segments, "sent": tuple(Sent(*sent) for sent in value["sent"])})
+        return cls(**{**value, "segments": segments, "blocks": Blocks(**value["blocks"])})

@@ -13,7 +13,7 @@ from client.errors import ClientError, ServerLost
 from client.handshake import CLOSE_TIMEOUT_S
 from client.items import Audio
 from client.line import LineStatistics
-from client.saved import SavedSession
+from client.saved import SavedSession, Sent
 from client.session import SessionState
 from client.tracking import REMEMBERED
 from client.utterance import Utterance
@@ -79,6 +79,11 @@ class Session:
         return self._state.credentials
 
     @property
+    def next_seq(self) -> int:
+        """The number of the next message that has one."""
+        return self._state.window.seq + 1
+
+    @property
     def line(self) -> LineStatistics:
         """Measurements of its connections: resumes, outages, modes."""
         return self._state.line
@@ -117,18 +122,21 @@ class Session:
             self._do(effects)
             return utterance
 
-    def come_back(self, saved: SavedSession, message: Resumed) -> Utterance:
-        """The utterance that another process began. Raises ServerMisbehaved, SessionGone."""
+    def come_back(self, saved: SavedSession, message: Resumed) -> tuple[Utterance, Sent]:
+        """The utterance that another process began, and what the server has of its text.
+
+        Raises ServerMisbehaved, SessionGone.
+        """
         effects = self._state.come_back(saved, message, monotonic())
         statistics = self._state.statistics(saved.utterance)
-        sent = saved.text_with(message.seq)
+        sent = saved.blocks.with_server(message.seq)
         assert statistics is not None
         assert sent is not None
         utterance = Utterance(self, saved.utterance, statistics, self._decode)
         utterance._closed = sent.ended
         self._newest, self._utterances[saved.utterance] = saved.utterance, utterance
         self._do(effects)
-        return utterance
+        return utterance, sent
 
     async def speak(
         self,
@@ -196,16 +204,9 @@ class Session:
                 self._do(self._state.text(text[at : at + size], monotonic(), more=more))
                 at += size
 
-    async def _write_whole(
-        self, utterance: Utterance, text: str, before: Callable[[int], Awaitable[None]] | None
-    ) -> None:
+    async def _write_whole(self, utterance: Utterance, text: str) -> None:
         async with self._writing:
             await self._until_room(utterance, len(text))
-            if not self._takes_text(utterance):
-                return
-            if before is not None:
-                await before(self._state.window.seq + 1)
-            await self._until_room(utterance, len(text))  # meanwhile the session may have failed
             if self._takes_text(utterance):
                 self._do(self._state.text(text, monotonic(), more=True))
 

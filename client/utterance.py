@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from client.decode import UtteranceDecoder
@@ -49,17 +49,18 @@ class Utterance:
         self._pending: deque[Item] = deque()
         self.taken = 0  # items, by who iterates
         self._unconfirmed: deque[_Unconfirmed] = deque()  # bounded as `_queue` is
+        self._unconfirmed_bytes = 0
 
     async def write(self, text: str) -> None:
         """Sends text, as soon as the server has room for it. Cut it anywhere."""
         await self._session._write(self, text)
 
-    async def write_whole(self, text: str, before: Callable[[int], Awaitable[None]] | None = None) -> None:
-        """Sends text as one message, as soon as the server has room for all of it; more text follows at once.
+    async def write_whole(self, text: str) -> None:
+        """Sends text as one message, as soon as the server has room for all of it; more, or `end`, follows at once.
 
-        At most as much as the server takes in one message, and holds. `before` is given the message's number first.
+        At most `text_chars` and `text_window_chars` of the session's limits.
         """
-        await self._session._write_whole(self, text, before)
+        await self._session._write_whole(self, text)
 
     async def flush(self) -> None:
         """Speak what came so far without waiting for more."""
@@ -96,9 +97,14 @@ class Utterance:
             self._over = False
 
     @property
+    def is_ended(self) -> bool:
+        """Whether it takes no more text."""
+        return self._closed
+
+    @property
     def unconfirmed_bytes(self) -> int:
         """What items cost that were taken and not confirmed. Only with `connect(confirm=True)`."""
-        return sum(each.cost for each in self._unconfirmed)
+        return self._unconfirmed_bytes
 
     def confirm(self, taken: int, sample: int) -> None:
         """Of the first so many items that were taken, those up to `sample` are safe: the server may forget them."""
@@ -106,6 +112,7 @@ class Utterance:
         while self._unconfirmed and (first := self._unconfirmed[0]).number <= taken and first.end <= sample:
             heard, cost = max(heard, first.heard), cost + first.cost
             self._unconfirmed.popleft()
+        self._unconfirmed_bytes -= cost
         if cost:
             self._session._consumed(self.number, heard, cost)
 
@@ -160,6 +167,7 @@ class Utterance:
             return
         end = max(heard, self._unconfirmed[-1].end if self._unconfirmed else 0)
         self._unconfirmed.append(_Unconfirmed(self.taken, end, heard, cost))
+        self._unconfirmed_bytes += cost
 
     def _heard_by(self, item: Item) -> int:
         """How far the timeline was heard by who heard this."""

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+from collections.abc import Sequence
 from typing import Final
 
 from client.cli.exit_codes import MEANINGS
@@ -13,6 +14,7 @@ KEY_VARIABLE: Final = "COSYSTREAM_API_KEY"
 _EXIT_CODES: Final = "exit codes:\n" + "\n".join(f"  {code.value:3}  {text}" for code, text in MEANINGS.items())
 _EXAMPLES: Final = """examples:
   python -m client stream book.txt -o book.wav
+  python -m client stream --resume-from book.wav.state
   some-llm | python -m client stream - --play
   python -m client say "你好, world" -o hello.opus --captions hello.vtt
   python -m client say "Hello" -o - | aplay
@@ -42,7 +44,15 @@ def build_parser() -> argparse.ArgumentParser:
         epilog=_EXIT_CODES,
         formatter_class=raw,
     )
-    stream.add_argument("file", metavar="FILE", help="UTF-8 text; - reads standard input as it arrives")
+    stream.add_argument("file", metavar="FILE", nargs="?", help="a text; - reads standard input as it arrives")
+    stream.add_argument(
+        "--resume-from",
+        metavar="OUT.state",
+        help="go on with a file that an earlier run left incomplete; FILE and options are as they were",
+    )
+    stream.add_argument(
+        "--encoding", metavar="NAME", help="of FILE, such as gb18030 (default: found out; UTF-8 unless it cannot be)"
+    )
     stream.add_argument(
         "--rate", type=_positive, metavar="N", help="send N characters a second, like a language model that writes"
     )
@@ -59,6 +69,17 @@ def build_parser() -> argparse.ArgumentParser:
     )
     voices.add_argument("--json", action="store_true", help="print the server's answer as it is")
     return parser
+
+
+def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """The arguments; `given` has the names of those that were said, by whatever value."""
+    args = build_parser().parse_args(argv)
+    parser = build_parser()
+    commands = next(action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    for action in commands.choices[args.command]._actions:
+        action.default = argparse.SUPPRESS
+    args.given = frozenset(vars(parser.parse_args(argv)))
+    return args
 
 
 class _Version(argparse.Action):

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
+from client.cli.going_on import go_on
+from client.cli.state import State, state_name
 from client.errors import UsageError
 from client.sinks import CONTAINERS, Container
 from protocol import limits
@@ -31,6 +33,8 @@ class Plan:
     stats: Path | None
     format: AudioFormat
     fallback: Path  # the file to write when there is no device to play on
+    state: State | None  # to go on from
+    keeps_state: bool
 
     @property
     def caption_kind(self) -> Literal["vtt", "srt"]:
@@ -41,6 +45,11 @@ class Plan:
 
 def make_plan(args: argparse.Namespace, *, stdout_is_terminal: bool | None = None) -> Plan:
     """Raises UsageError."""
+    state = None
+    if getattr(args, "resume_from", None) is not None:
+        state = go_on(args)
+    elif args.command == "stream" and args.file is None:
+        raise UsageError("name a FILE to speak, - for standard input, or --resume-from an earlier run")
     _check_ranges(args)
     text = " ".join(args.text) if args.command == "say" else None
     source = "-" if text is not None else str(args.file)
@@ -74,8 +83,20 @@ def make_plan(args: argparse.Namespace, *, stdout_is_terminal: bool | None = Non
     for path in (output, captions, stats):
         if path is not None and path != STDOUT:
             _check_folder(path)
+    is_file = output is not None and output != STDOUT and not is_special(output)
     return Plan(
-        source, text, getattr(args, "rate", None), output, container, args.play, captions, stats, format_, fallback
+        source=source,
+        text=text,
+        rate=getattr(args, "rate", None),
+        output=output,
+        container=container,
+        play=args.play,
+        captions=captions,
+        stats=stats,
+        format=format_,
+        fallback=fallback,
+        state=state,
+        keeps_state=text is None and is_file and not args.play,
     )
 
 
@@ -83,7 +104,7 @@ def default_output(source: str) -> Path:
     """A name that is free: FILE's own with .wav, in this folder."""
     stem = "speech" if source == "-" else Path(source).stem or "speech"
     path, number = Path(f"{stem}.wav"), 1
-    while path.exists():
+    while path.exists() or state_name(path).exists():
         number += 1
         path = Path(f"{stem}-{number}.wav")
     return path

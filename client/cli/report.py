@@ -1,67 +1,89 @@
-"""The measurements of a run, for `--stats`, and small files that are written whole or not at all."""
+"""The measurements of a run, for `--stats`, and the file they go to, whole or not at all."""
 
 from pathlib import Path
-from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from client.errors import ClientError, OutputFailed
-from client.shell import Session
-from client.utterance import Utterance
+from client.line import LineStatistics
+from client.statistics import UtteranceStatistics
+
+if TYPE_CHECKING:
+    from client.cli.reading import Reading
 
 
-def report(
-    session: Session | None,
-    utterance: Utterance | None,
-    samples: int,
-    wall_s: float,
-    stalls: int | None,
-    error: ClientError | None,
-) -> dict[str, Any]:
-    """What `--stats` writes (docs/client.md). `samples`: received so far, `stalls`: of a real player, if one played."""
+class Totals:
+    """Measurements of a run's utterances and sessions, added up. `busy_s`: from first texts to ends."""
+
+    def __init__(self) -> None:
+        self.ttfa_s: float | None = None
+        self.ttfa_clause_s: float | None = None
+        self.bytes = self.frames = self.segments = self.characters = self.stalls = self.restarts = 0
+        self.stall_s = self.busy_s = self.outage_s = 0.0
+        self.resumes = self.resent_bytes = self.mode_switches = 0
+        self.modes: dict[str, float] = {}
+        self.digest: str | None = None
+        self.server: dict[str, Any] = {}
+        self._utterances = 0
+
+    def add(self, statistics: UtteranceStatistics) -> None:
+        """An utterance is over, one way or the other."""
+        if not self._utterances:
+            self.ttfa_s, self.ttfa_clause_s = statistics.ttfa_s, statistics.ttfa_clause_s
+        self._utterances += 1
+        for name in ("bytes", "frames", "segments", "characters", "stalls", "restarts", "stall_s"):
+            setattr(self, name, getattr(self, name) + getattr(statistics, name))
+        self.busy_s += (statistics.finished or 0.0) - (statistics.first_text or statistics.started)
+        self.digest, self.server = statistics.digest, statistics.server
+
+    def add_line(self, line: LineStatistics, now: float) -> None:
+        """A session is over."""
+        self.resumes += line.resumes
+        self.outage_s += line.outage_seconds(now)
+        self.resent_bytes += line.resent_bytes
+        self.mode_switches += line.mode_switches
+        for mode, seconds in line.mode_seconds(now).items():
+            self.modes[mode] = self.modes.get(mode, 0.0) + seconds
+
+
+def report(reading: "Reading", wall_s: float, error: ClientError | None) -> dict[str, Any]:
+    """What `--stats` writes (docs/client.md)."""
     result: dict[str, Any] = {"ok": error is None, "error": str(error) if error else None, "wall_s": round(wall_s, 3)}
-    if session is None or utterance is None:
+    session, totals, device = reading.session, reading.totals, reading.outputs.device
+    if session is None:
         return result
-    statistics = utterance.statistics
-    samples = statistics.samples if error is None else samples
-    audio_s = samples / session.sample_rate
-    line, end = session.line, statistics.finished or monotonic()
-    busy_s = (statistics.finished or 0.0) - (statistics.first_text or statistics.started)
+    audio_s = (reading.samples - reading.begun_at.samples) / session.sample_rate
     return result | {
-        "ttfa_ms": _ms(statistics.ttfa_s),
-        "ttfa_clause_ms": _ms(statistics.ttfa_clause_s),
+        "ttfa_ms": _ms(totals.ttfa_s),
+        "ttfa_clause_ms": _ms(totals.ttfa_clause_s),
         "audio_s": round(audio_s, 3),
-        "rtf": round(busy_s / audio_s, 4) if audio_s and statistics.finished else None,
-        "stalls": statistics.stalls if stalls is None else stalls,
-        "stall_ms": _ms(statistics.stall_s),
-        "bytes": statistics.bytes,
-        "frames": statistics.frames,
-        "segments": statistics.segments,
-        "characters": statistics.characters,
-        "samples": samples,
+        "rtf": round(totals.busy_s / audio_s, 4) if audio_s > 0 and error is None else None,
+        "stalls": totals.stalls if device is None else device.stalls,
+        "stall_ms": _ms(totals.stall_s),
+        "bytes": totals.bytes,
+        "frames": totals.frames,
+        "segments": totals.segments,
+        "characters": totals.characters,
+        "samples": reading.samples,
+        "resumed_from": {"samples": reading.begun_at.samples, "characters": reading.begun_at.text},
         "sample_rate": session.sample_rate,
-        "digest": statistics.digest,
+        "digest": totals.digest,
         "voice": session.config.get("voice"),
         "format": session.config.get("format"),
-        "server": statistics.server,
-        "resumes": line.resumes,
-        "restarts": statistics.restarts,
-        "outage_s": round(line.outage_seconds(monotonic()), 3),
-        "resent_bytes": line.resent_bytes,
-        "modes": {mode: round(seconds, 3) for mode, seconds in line.mode_seconds(end).items()},
-        "mode_switches": line.mode_switches,
+        "server": totals.server,
+        "resumes": totals.resumes,
+        "restarts": totals.restarts,
+        "outage_s": round(totals.outage_s, 3),
+        "resent_bytes": totals.resent_bytes,
+        "modes": {mode: round(seconds, 3) for mode, seconds in totals.modes.items()},
+        "mode_switches": totals.mode_switches,
     }
 
 
 def write_json(path: Path, value: dict[str, Any]) -> None:
     """Raises OutputFailed."""
     _write(path, orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
-
-
-def write_text(path: Path, text: str) -> None:
-    """Raises OutputFailed."""
-    _write(path, text.encode())
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -168,7 +168,8 @@ async def test_progress_is_one_line(server: FakeServer, book: Path) -> None:
     server.behaviour.frame_delay_s = 0.005
     ended = await run(book.parent, "stream", "book.txt", "--progress", url=server.url)
     assert ended.err.count("\n") == 1
-    assert "\r0.0 s of audio\r" in ended.err
+    assert "\r0 of 30 characters (0 %), 0.0 s of audio\r" in ended.err
+    assert "\r10 of 30 characters (33 %), " in ended.err
 
 
 async def test_no_text_gives_a_valid_empty_file_and_says_so(server: FakeServer, tmp_path: Path) -> None:
@@ -321,7 +322,7 @@ async def test_input_that_is_no_utf_8_ends_what_it_began(server: FakeServer, tmp
     ended = await run(tmp_path, "stream", "-", "-o", "out.wav", url=server.url, stdin="你好。".encode() + b"\xff\xfe")
     assert ended.code == ExitCode.USAGE
     assert "standard input is not UTF-8: byte 9 is 0xff" in ended.err
-    assert names(tmp_path) == ["out.wav.part"]
+    assert names(tmp_path) == ["out.wav.part", "out.wav.state"]
 
 
 @pytest.mark.parametrize(
