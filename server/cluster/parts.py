@@ -1,21 +1,44 @@
-"""What a part of a segment is rendered from: its own request, a clip, and how an attempt at it went wrong."""
+"""The parts of a segment that recovers: what each is rendered from, how an attempt at it went wrong, how far it got."""
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from typing import Final, Self
 
 from server.audio.clip import clip_pcm
-from server.cluster.base import PoolUnavailable, Urgency, WorkerLost
-from server.engines.base import Capabilities, EngineError, WordTiming
-from server.engines.rendering import RenderedChunk, SegmentRequest
+from server.cluster.base import PoolUnavailable, SegmentStream, Urgency, WorkerLost
+from server.cluster.failures import Attempt, Outcome
+from server.cluster.segment import trace_of
+from server.engines.base import Capabilities, EngineError, FailureKind, WordTiming
+from server.engines.rendering import Part, RenderedChunk, SegmentRequest
 from server.scheduler.recovery import Failure, Task
 from server.text.normaliser import normalise
 from server.text.pieces import part_of
 from server.text.speaking_time import position_after, usual_duration
 
 FAILURES: Final = (EngineError, WorkerLost, PoolUnavailable)
+WORSE: Final[tuple[Outcome, ...]] = ("recovered", "fallback", "pieces", "clip")
 CLIP_CHUNK_S: Final = 1.0
+
+
+@dataclass(eq=False, slots=True)
+class Rendering:
+    """A task being done. `first`: the segment's sample at which its own sample 0 is; `part`: still to be told; `until`:
+    where another one takes over, in a known recipe.
+    """
+
+    task: Task
+    stream: SegmentStream
+    engine: str
+    first: int = 0
+    part: Part | None = None
+    until: int | None = None
+    began: int = 0  # the segment's sample at which this attempt began
+    again: bool = False  # it is the second one, which may tell words of the first one anew
+    waited_s: float = 0.0
+    words: list[WordTiming] = field(default_factory=list)
 
 
 def failure_of(error: Exception, seconds: float, *, alone: bool) -> Failure:
@@ -103,3 +126,33 @@ class ClipStream:
     def cancel(self) -> None:
         """See SegmentStream."""
         self._at = self._length
+
+
+def known_recipe(request: SegmentRequest, start_sample: int) -> deque[tuple[Task, Part | None, int | None]]:
+    """What `request.parts` says is to be done from a sample on: each task, its part unless it is the segment as it was
+    asked for, and the sample where the next one takes over.
+    """
+    cut, parts = request.cut, request.parts
+    steps: deque[tuple[Task, Part | None, int | None]] = deque()
+    if parts and parts[0].first_sample > start_sample:
+        steps.append((Task("engine", cut.start, cut.end, whole=True), None, parts[0].first_sample))
+    for part, following in zip_longest(parts, parts[1:]):
+        until = None if following is None else following.first_sample
+        if until is None or until > start_sample:
+            steps.append((Task(part.source, part.start, part.end, piece=True), part, until))
+    return steps
+
+
+def attempt_of(doing: Rendering, kind: FailureKind | None = None, error: Exception | None = None) -> Attempt:
+    """It ended, for dead letters."""
+    message, trace = ("", "") if error is None else (str(error), trace_of(error))
+    task = doing.task
+    return Attempt(doing.engine, task.start, task.end, doing.began, doing.waited_s, kind, message, trace)
+
+
+def worse(outcome: Outcome, task: Task) -> Outcome:
+    """The outcome of a segment that this task is part of, too."""
+    by_task: Outcome = "pieces" if task.piece else "fallback"
+    if task.source == "clip":
+        by_task = "clip" if task.start < task.end else "recovered"
+    return max(outcome, by_task, key=WORSE.index)

@@ -5,8 +5,8 @@ fails, chunks pass through as they are.
 """
 
 import asyncio
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
 
 from server.cluster.base import Capacity, EnginePool
 from server.cluster.failures import FailedSegment
@@ -19,7 +19,7 @@ from server.scheduler.recovery import Breaker
 class Fallback(Protocol):
     """The engine that speaks what the other one fails at."""
 
-    async def pool(self) -> EnginePool | None:
+    def pool(self) -> Coroutine[Any, Any, EnginePool | None]:
         """Where it speaks; None while it cannot be had. It may take seconds to load."""
 
     async def close(self) -> None:

@@ -1,49 +1,35 @@
 """One segment on its one timeline, whoever speaks it: see `recovering.py`."""
 
 import asyncio
-from collections import deque
-from dataclasses import dataclass, field, replace
-from itertools import zip_longest
-from typing import TYPE_CHECKING, Final, Self
+from collections.abc import Coroutine
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from server.cluster.base import EnginePool, PoolUnavailable, SegmentStream, Urgency
 from server.cluster.failures import Attempt, FailedSegment, Outcome
 from server.cluster.parts import (
     FAILURES,
     ClipStream,
+    Rendering,
+    attempt_of,
     failure_of,
     fallback_request,
     fits,
+    known_recipe,
     part_request,
     reached,
+    worse,
 )
-from server.cluster.segment import trace_of
-from server.engines.base import FailureKind, WordTiming
+from server.engines.base import FailureKind
 from server.engines.rendering import Part, RenderedChunk, SegmentRequest
 from server.scheduler.recovery import LOSSES, Recovery, Task
 
 if TYPE_CHECKING:
     from server.cluster.recovering import RecoveringPool
 
+T = TypeVar("T")
+
 MAX_PAUSE_S: Final = 10.0  # before a pool without any engine at work is asked again
-
-
-@dataclass(eq=False, slots=True)
-class _Rendering:
-    """A task being done. `first`: the segment's sample at which its own sample 0 is; `part`: still to be told; `until`:
-    where another one takes over, in a known recipe.
-    """
-
-    task: Task
-    stream: SegmentStream
-    engine: str
-    first: int = 0
-    part: Part | None = None
-    until: int | None = None
-    began: int = 0  # the segment's sample at which this attempt began
-    again: bool = False  # it is the second one, which may tell words of the first one anew
-    waited_s: float = 0.0
-    words: list[WordTiming] = field(default_factory=list)
 
 
 class RecoveringStream:
@@ -58,12 +44,14 @@ class RecoveringStream:
         self._next = start_sample  # of the segment, to be given
         self._begun = bool(request.parts)
         self._over = False
-        self._doing: _Rendering | None = None
-        self._recipe = self._known_recipe()
+        self._doing: Rendering | None = None
+        self._recipe = known_recipe(request, start_sample)
         self._recovery: Recovery | None = None  # once something failed, or a recipe ended before its text
         self._attempts: list[Attempt] = []
         self._outcome: Outcome = "recovered"
-        self._reason: FailureKind = "exception"
+        self._reason: FailureKind = "exception"  # why another one takes over: the first failure ...
+        self._new_reason = True  # ... since anything came of it
+        self._waiting: asyncio.Task[object] | None = None  # for something else than audio
 
     def __aiter__(self) -> Self:
         return self
@@ -73,10 +61,13 @@ class RecoveringStream:
             while self._wanted():
                 doing = self._doing
                 if doing is None:
-                    doing = self._doing = await self._begin()
+                    doing = await self._begin()
+                    if not self._wanted():
+                        break
                     if doing is None:
                         self._end()
                         break
+                    self._doing = doing
                 doing.stream.urgency = self.urgency
                 asked = self._time()
                 try:
@@ -103,6 +94,8 @@ class RecoveringStream:
             self._outcome = "abandoned"
             if self._doing is not None:
                 self._doing.stream.cancel()
+            if self._waiting is not None:
+                self._waiting.cancel()
             self._end()
 
     def _wanted(self) -> bool:
@@ -111,7 +104,7 @@ class RecoveringStream:
 
     # ---- one chunk after the other ----
 
-    def _placed(self, doing: _Rendering, chunk: RenderedChunk) -> RenderedChunk:
+    def _placed(self, doing: Rendering, chunk: RenderedChunk) -> RenderedChunk:
         """A chunk of whoever speaks, as one of the segment."""
         pcm, words = chunk.pcm, chunk.words
         if doing.until is not None and self._next + chunk.samples >= doing.until:
@@ -132,18 +125,19 @@ class RecoveringStream:
                 words = tuple([word for word in words if word not in doing.words])
             doing.words.extend(words)
         part, doing.part = doing.part, None
+        self._new_reason = True
         return chunk if part is None and pcm is chunk.pcm and words is chunk.words else RenderedChunk(pcm, words, part)
 
-    def _finished(self, doing: _Rendering) -> RenderedChunk | None:
+    def _finished(self, doing: Rendering) -> RenderedChunk | None:
         """It said all it had to. What is still to be told of it."""
-        self._doing = None
+        self._doing, self._new_reason = None, True
         if doing.task.source == "engine":
             self._pool.breaker.worked()
         if self._recovery is None and not self._request.parts:
             self._end()
             return None
         if self._recovery is not None:
-            self._attempts.append(self._attempt(doing))
+            self._attempts.append(attempt_of(doing))
         elif not self._recipe:
             self._recovery = Recovery(self._request.cut, doing.task)
         if self._recovery is not None:
@@ -151,7 +145,7 @@ class RecoveringStream:
         part, doing.part = doing.part, None
         return None if part is None else RenderedChunk(b"", part=part)
 
-    async def _failed(self, doing: _Rendering, error: Exception, last_s: float) -> None:
+    async def _failed(self, doing: Rendering, error: Exception, last_s: float) -> None:
         """It could not go on. Whoever shall is begun with the next turn, unless it is the same one."""
         pool = self._pool
         first_try = not self._attempts and self._next == doing.began
@@ -161,10 +155,11 @@ class RecoveringStream:
             raise error
         alone = pool.fallback is None and not pool.draining
         failure = failure_of(error, last_s, alone=alone)
-        self._reason = failure.kind
+        if self._new_reason:
+            self._reason, self._new_reason = failure.kind, False
         if not self._attempts:
             pool.recovering(self)
-        self._attempts.append(self._attempt(doing, failure.kind, error))
+        self._attempts.append(attempt_of(doing, failure.kind, error))
         if self._recovery is None:
             self._recovery = Recovery(self._request.cut, doing.task)
             self._recipe.clear()
@@ -174,11 +169,13 @@ class RecoveringStream:
         self._doing = None
         if again:
             if isinstance(error, PoolUnavailable):
-                await asyncio.sleep(min(error.retry_after_s, MAX_PAUSE_S))
+                await self._wait_for(asyncio.sleep(min(error.retry_after_s, MAX_PAUSE_S)))
+            if not self._wanted():
+                return
             stream = self._ask(pool.inner, part_request(self._request, doing.task), doing.first)
             self._doing = replace(doing, stream=stream, began=self._next, again=True, waited_s=0.0)
 
-    def _said(self, doing: _Rendering, kind: FailureKind) -> int:
+    def _said(self, doing: Rendering, kind: FailureKind) -> int:
         """Up to where the text is said. What was silence, or the same over and over, may have said nothing of it."""
         if kind == "silent" or (kind == "repeated" and not doing.words):
             return doing.task.start
@@ -186,7 +183,7 @@ class RecoveringStream:
 
     # ---- who speaks ----
 
-    async def _begin(self) -> _Rendering | None:
+    async def _begin(self) -> Rendering | None:
         """What is to be done next; None: nothing."""
         if self._recipe:
             task, part, until = self._recipe.popleft()
@@ -207,7 +204,7 @@ class RecoveringStream:
             part = Part(task_.source, task_.start, task_.end, self._next, self._reason)
             doing = await self._rendering(task_, self._next, part)
             if doing is not None:
-                self._note(doing.task)
+                self._outcome = worse(self._outcome, doing.task)
                 return doing
             self._recovery.cannot("fallback")
         return None
@@ -215,24 +212,25 @@ class RecoveringStream:
     async def _skips_the_engine(self) -> bool:
         """Whether the engine is not even asked: it lost one segment after the other, and another one is there."""
         pool = self._pool
-        if pool.fallback is None or pool.breaker.allows(self._time()) or await pool.fallback.pool() is None:
+        if pool.fallback is None or pool.breaker.allows(self._time()) or await self._behind() is None:
             return False
         cut, self._reason = self._request.cut, pool.breaker.reason
         pool.recovering(self)
         engine, message = pool.capabilities.name, "not asked, after several losses in a row"
+        self._new_reason = False
         self._attempts.append(Attempt(engine, cut.start, cut.end, self._next, 0.0, self._reason, message))
         self._recovery = Recovery(cut)
         self._recovery.skip()
         return True
 
-    async def _rendering(self, task: Task, first: int, part: Part | None) -> _Rendering | None:
+    async def _rendering(self, task: Task, first: int, part: Part | None) -> Rendering | None:
         """A task, begun at the next sample; None where nobody can do it."""
         request, pool = self._request, self._pool.inner
         if task.source == "clip":
             stream: SegmentStream = ClipStream(part_request(request, task), max(0, self._next - first))
-            return _Rendering(task, stream, "clip", first, self._untold(part), began=self._next)
+            return Rendering(task, stream, "clip", first, self._untold(part), began=self._next)
         if task.source == "fallback":
-            found = None if self._pool.fallback is None else await self._pool.fallback.pool()
+            found = await self._behind()
             if found is None or fallback_request(request, task, found.capabilities) is None:
                 return None
             pool = found
@@ -244,7 +242,24 @@ class RecoveringStream:
             asked = part_request(request, task)
         assert asked is not None
         stream = self._ask(pool, asked, first)
-        return _Rendering(task, stream, pool.capabilities.name, first, self._untold(part), began=self._next)
+        return Rendering(task, stream, pool.capabilities.name, first, self._untold(part), began=self._next)
+
+    async def _behind(self) -> EnginePool | None:
+        """The fallback engine, loaded if need be; None where it cannot be had."""
+        fallback = self._pool.fallback
+        return None if fallback is None else await self._wait_for(fallback.pool())
+
+    async def _wait_for(self, something: Coroutine[Any, Any, T]) -> T | None:
+        """Its result; None as soon as the stream is cancelled."""
+        self._waiting = waiting = asyncio.ensure_future(something)
+        try:
+            return await waiting
+        except asyncio.CancelledError:
+            if self._wanted():
+                raise
+            return None
+        finally:
+            self._waiting = None
 
     def _ask(self, pool: EnginePool, request: SegmentRequest, first: int) -> SegmentStream:
         return pool.synthesize(request, max(0, self._next - first), principal=self._principal)
@@ -253,34 +268,7 @@ class RecoveringStream:
         """A part that begins now; one that began earlier is known to whoever asks."""
         return part if part is not None and part.first_sample >= self._next else None
 
-    def _known_recipe(self) -> deque[tuple[Task, Part | None, int | None]]:
-        """What `request.parts` says is still to be done: each task, and the sample where the next one takes over."""
-        cut, parts = self._request.cut, self._request.parts
-        steps: deque[tuple[Task, Part | None, int | None]] = deque()
-        if parts and parts[0].first_sample > self._next:
-            steps.append((Task("engine", cut.start, cut.end, whole=True), None, parts[0].first_sample))
-        for part, following in zip_longest(parts, parts[1:]):
-            until = None if following is None else following.first_sample
-            if until is None or until > self._next:
-                steps.append((Task(part.source, part.start, part.end, piece=True), part, until))
-        return steps
-
     # ---- what is told ----
-
-    def _note(self, task: Task) -> None:
-        """How it will have ended, if nothing worse comes."""
-        outcome: Outcome = "pieces" if task.piece else "fallback"
-        if task.source == "clip":
-            if task.start == task.end:
-                return
-            outcome = "clip"
-        order: tuple[Outcome, ...] = ("recovered", "fallback", "pieces", "clip")
-        self._outcome = max(self._outcome, outcome, key=order.index)
-
-    def _attempt(self, doing: _Rendering, kind: FailureKind | None = None, error: Exception | None = None) -> Attempt:
-        message, trace = ("", "") if error is None else (str(error), trace_of(error))
-        task = doing.task
-        return Attempt(doing.engine, task.start, task.end, doing.began, doing.waited_s, kind, message, trace)
 
     def _end(self) -> None:
         self._over = True

@@ -51,9 +51,9 @@ class SegmentWork:
         self.job: Job | None = None
         self.failed = False  # by a verdict from here: the engine knows nothing of it
         self._request = request
-        self._start = start_sample
+        self._whole = start_sample == 0
         self._rate = engine_rate
-        self._speaks = False  # there are words in what is to be rendered
+        self._speaks = False  # there are words in it, and all of it is rendered: else nobody knows what came before
         self._heard = False
         self._made = 0  # engine samples
         self._most = 0
@@ -76,7 +76,7 @@ class SegmentWork:
         if self.job is None:
             request = self._request
             tokens = normalise(request.cut, lexicon=request.lexicon)
-            self._speaks = not self._start and any(token.kind == "word" for token in tokens)
+            self._speaks = self._whole and any(token.kind == "word" for token in tokens)
             most_s = longest_duration(tokens, request.cut.boundary) / min(1.0, request.speed)
             self._most = round(most_s * self._rate) - self._chain.first_input
             segment = Segment(
@@ -136,11 +136,6 @@ class SegmentWork:
         self._made += len(chunk.samples)
         if not self._heard and len(chunk.samples):
             self._heard = bool(np.abs(chunk.samples).max() > SILENT)
-        if (
-            self._start and not self._speaks
-        ):  # of what begins within the text, only an engine that tells its words knows
-            first = self._rate * self._start // self._request.sample_rate
-            self._speaks = any(word.first_sample >= first for word in chunk.words)
         return self._made
 
 
