@@ -1,84 +1,100 @@
 """Text as it arrives: from a file, from standard input, or at the speed of a language model."""
 
 import asyncio
-import codecs
 import os
 import stat
 import sys
-from collections.abc import AsyncIterator
-from pathlib import Path
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 from typing import Final
 
+from client.cli.encodings import HEAD_BYTES, known_encoding
+from client.cli.text_reader import TextReader
 from client.descriptors import may_block, readable
 from client.errors import UsageError
 
-READ_BYTES: Final = 65_536
+READ_BYTES: Final = HEAD_BYTES
 TICK_S: Final = 0.02  # with --rate, characters due within one tick go together
-_BYTE_ORDER_MARK: Final = "\ufeff"
 
 
-class Utf8Reader:
-    """Bytes, cut anywhere, to text. Names the byte where it is no UTF-8."""
+@dataclass(frozen=True, slots=True)
+class TextSource:
+    """An open text. `encoding` None: it cannot be read twice, so its first bytes will tell."""
 
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._decoder = codecs.getincrementaldecoder("utf-8")()
-        self._read = 0  # bytes before those that the decoder still holds
-        self._started = False
+    descriptor: int
+    name: str
+    encoding: str | None
+    is_guess: bool
+    characters: int | None = None  # where it was read already
 
-    def decode(self, data: bytes, *, final: bool = False) -> str:
-        """The text that is complete now. Raises UsageError."""
-        held = len(self._decoder.getstate()[0])
-        try:
-            text = self._decoder.decode(data, final)
-        except UnicodeDecodeError as error:
-            at = self._read - held + error.start
-            raise UsageError(
-                f"{self._name} is not UTF-8: byte {at} is 0x{error.object[error.start]:02x}; convert it first"
-            ) from None
-        self._read += len(data)
-        if text and not self._started:
-            self._started = True
-            text = text.removeprefix(_BYTE_ORDER_MARK)
-        return text
+    @property
+    def note(self) -> str | None:
+        """What the user should know."""
+        return f"reading {self.name} as {self.encoding}" if self.is_guess else None
 
 
-def open_text(name: str) -> int:
-    """A descriptor to read from; `-` is standard input. A regular file is checked to be UTF-8. Raises UsageError."""
+def open_text(name: str, encoding: str | None = None) -> TextSource:
+    """`-` is standard input. A regular file is read once from end to end, so that what is wrong is told before anything
+    is spoken. `encoding`: what the user says. Raises UsageError.
+    """
+    known = None if encoding is None else known_encoding(encoding)
     if name == "-":
         if sys.stdin is None:
             raise UsageError("there is no standard input: name a file")
-        return 0
-    path = Path(name)
+        descriptor, shown = 0, "standard input"
+    else:
+        descriptor, shown = _open(name), name
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return TextSource(descriptor, shown, known, is_guess=False)
+    reader = TextReader(shown, known)
+    start = os.lseek(descriptor, 0, os.SEEK_CUR)
+    characters = 0
+    while data := _read(descriptor, shown):
+        characters += len(reader.decode(data))
+    characters += len(reader.decode(b"", final=True))
+    os.lseek(descriptor, start, os.SEEK_SET)
+    return TextSource(descriptor, shown, reader.encoding, reader.is_guess, characters)
+
+
+def _open(name: str) -> int:
     try:
-        if path.is_dir():
+        descriptor = os.open(name, os.O_RDONLY | os.O_NONBLOCK)  # a pipe that nobody writes to would hold us up
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
             raise UsageError(f"{name} is a directory: name a text file, or - for standard input")
-        descriptor = os.open(path, os.O_RDONLY)
     except FileNotFoundError:
         raise UsageError(f"there is no file {name}") from None
-    except OSError as error:
-        raise UsageError(f"cannot read {name}: {error.strerror or error}") from None
-    if stat.S_ISREG(os.fstat(descriptor).st_mode):
-        reader = Utf8Reader(name)
-        while data := os.read(descriptor, READ_BYTES):
-            reader.decode(data)
-        reader.decode(b"", final=True)
-        os.lseek(descriptor, 0, os.SEEK_SET)
+    except (OSError, ValueError) as error:  # ValueError: a zero byte in the name
+        raise UsageError(f"cannot read {name}: {getattr(error, 'strerror', None) or error}") from None
     return descriptor
 
 
-async def read_text(descriptor: int, name: str) -> AsyncIterator[str]:
-    """Pieces of text as they arrive. Raises UsageError."""
-    reader = Utf8Reader("standard input" if name == "-" else name)
-    waits = may_block(descriptor)
+def _read(descriptor: int, name: str) -> bytes:
+    try:
+        return os.read(descriptor, READ_BYTES)
+    except BlockingIOError:
+        raise
+    except OSError as error:
+        raise UsageError(f"cannot read {name}: {error.strerror or error}") from None
+
+
+async def read_text(source: TextSource, on_note: Callable[[str], None] | None = None) -> AsyncIterator[str]:
+    """Pieces of text as they arrive. `on_note` is told what the user should know. Raises UsageError."""
+    reader = TextReader(source.name, source.encoding)
+    waits = may_block(source.descriptor)
+    noted = source.encoding is not None
     while True:
         if waits:
-            await readable(descriptor)
+            await readable(source.descriptor)
         try:
-            data = os.read(descriptor, READ_BYTES)
-        except OSError as error:
-            raise UsageError(f"cannot read {name}: {error.strerror or error}") from None
-        if text := reader.decode(data, final=not data):
+            data = _read(source.descriptor, source.name)
+        except BlockingIOError:
+            continue  # another reader was quicker: wait again
+        text = reader.decode(data, final=not data)
+        if reader.is_guess and not noted and on_note is not None:
+            noted = True
+            on_note(f"reading {source.name} as {reader.encoding}")
+        if text:
             yield text
         if not data:
             return

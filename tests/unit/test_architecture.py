@@ -36,6 +36,8 @@ PURE = (
     "client/acks.py",
     "client/address.py",
     "client/captions.py",
+    "client/cli/encodings.py",
+    "client/cli/text_reader.py",
     "client/decode.py",
     "client/durations.py",
     "client/effects.py",

@@ -1,20 +1,16 @@
 """What a user may ask for, what is refused, and in which words; text read from anywhere."""
 
 import asyncio
-import os
 from collections.abc import AsyncIterator
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from client.address import http_url, stream_url
 from client.cli.arguments import build_parser
 from client.cli.exit_codes import MEANINGS, ExitCode, code_of
 from client.cli.plan import Plan, make_plan
-from client.cli.text_source import Utf8Reader, open_text, paced, read_text
+from client.cli.text_source import paced
 from client.cli.voices import format_voices
 from client.errors import Busy, ConnectFailed, DigestMismatch, OutputFailed, ServerError, ServerLost, UsageError
 
@@ -133,61 +129,6 @@ def test_the_address_of_voices() -> None:
 
 
 # ---- text ----
-
-
-@given(st.text(st.characters(exclude_categories=["Cs"])), st.lists(st.integers(0, 40)))
-def test_bytes_cut_anywhere_are_the_same_text(text: str, cuts: list[int]) -> None:
-    data = text.encode()
-    edges = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
-    reader = Utf8Reader("x")
-    out = "".join(reader.decode(data[a:b]) for a, b in pairwise(edges)) + reader.decode(b"", final=True)
-    assert out == text.removeprefix("\ufeff")
-
-
-@given(st.text(st.characters(exclude_categories=["Cs"]), max_size=50), st.integers(1, 7))
-def test_the_first_bad_byte_is_named(text: str, step: int) -> None:
-    good = text.encode()
-    data = good + b"\xff" + b"abc"
-    reader = Utf8Reader("book.txt")
-
-    def read() -> None:
-        for at in range(0, len(data), step):
-            reader.decode(data[at : at + step])
-
-    with pytest.raises(UsageError, match=rf"book\.txt is not UTF-8: byte {len(good)} is 0xff"):
-        read()
-
-
-def test_a_character_cut_short_at_the_end_is_named() -> None:
-    reader = Utf8Reader("book.txt")
-    reader.decode("ab你".encode()[:-1])
-    with pytest.raises(UsageError, match="byte 2 is 0xe4"):
-        reader.decode(b"", final=True)
-
-
-def test_files_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="there is no file"):
-        open_text(str(tmp_path / "none.txt"))
-    with pytest.raises(UsageError, match="is a directory"):
-        open_text(str(tmp_path))
-    bad = tmp_path / "bad.txt"
-    bad.write_bytes("你好".encode("gbk"))
-    with pytest.raises(UsageError, match=r"bad\.txt is not UTF-8: byte 0 is 0xc4"):
-        open_text(str(bad))
-
-
-async def test_a_pipe_is_read_as_it_fills() -> None:
-    read, write = os.pipe()
-    pieces = read_text(read, "-")
-    got: list[str] = []
-    for piece in (b"\xe4\xbd", b"\xa0", b"\xe5\xa5\xbd!"):
-        os.write(write, piece)
-        if piece != b"\xe4\xbd":
-            got.append(await anext(pieces))
-    os.close(write)
-    assert got == ["你", "好!"]
-    assert [piece async for piece in pieces] == []
-    os.close(read)
 
 
 async def test_pacing() -> None:
