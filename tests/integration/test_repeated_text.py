@@ -110,6 +110,17 @@ async def test_a_text_of_which_a_third_repeats_costs_a_third_less() -> None:
     assert seconds[1][0] <= 0.75 * seconds[0][0]
 
 
+async def test_texts_whose_first_64_tokens_are_the_same_keep_their_own_audio() -> None:
+    lead = "甲乙丙丁戊己庚辛壬癸。" * 12  # then the listener has enough for a whole sentence
+    start = lead + "天地玄黄宇宙洪荒日月盈昃辰宿列张" * 5
+    async with station(engine_options={"max_tokens": 256}) as (server, client):
+        told = [(await said(client, utterance, f"{start}{end}。"))[0] for utterance, end in enumerate("来去来去", 1)]
+        begun = [m for m in client.messages if isinstance(m, s.SegmentBegin)]
+        assert max(m.end - m.start for m in begun) == 82  # one token each
+        assert figure(server, 'cosystream_cache_misses_total{cache="audio"}') == 3  # the short sentence, both long ones
+    assert told[0] == told[2] != told[1] == told[3]
+
+
 async def test_cancel_in_the_middle_of_what_is_known() -> None:
     async with station() as (_, client):
         pcm, _, _ = await said(client, 1, NOTICE * 4)
