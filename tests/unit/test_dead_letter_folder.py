@@ -1,12 +1,14 @@
 """The directory of dead letters: modes, bounds, full disks, torn lines, and several processes at once."""
 
 import errno
+import fcntl
 import multiprocessing
 import os
 import resource
 import signal
 import stat
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -180,6 +182,18 @@ def test_a_mark_comes_behind_its_letter_whatever_the_bound(tmp_path: Path) -> No
         LetterFolder(tmp_path / "none", MIB).mark(b"x\n")
 
 
+def test_who_writes_waits_for_the_one_who_does(tmp_path: Path) -> None:
+    folder = folder_with(tmp_path)
+    with (tmp_path / "lock").open("rb") as lock, ThreadPoolExecutor(1) as threads:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        writing = threads.submit(folder.append, [encode(letter("a"), MIB)])
+        with pytest.raises(TimeoutError):
+            writing.result(0.1)
+        assert ids(folder) == []  # reading waits for nobody
+        fcntl.flock(lock, fcntl.LOCK_UN)
+        assert writing.result(10) == (1, None)
+
+
 def _write_many(path: Path, name: str, count: int) -> None:
     folder = LetterFolder(path, 16 * MIB)
     for number in range(count):
@@ -218,11 +232,13 @@ def test_who_reads_while_files_change_misses_no_letter(tmp_path: Path, monkeypat
         descriptor = opened(path, flags, *rest)
         if path.name == "letters.jsonl" and not flags & os.O_CREAT and not rotated:
             rotated = True
-            folder.append([encode(letter(f"{number:03}"), 10_000) for number in range(20, 30)])
+            folder.append([encode(letter(f"{number:03}"), 10_000) for number in range(20, 36)])
         return descriptor
 
+    newest = (tmp_path / "letters.jsonl").stat().st_ino
     monkeypatch.setattr("server.jobs.folder.os.open", open_and_rotate)
     found = ids(folder)
     assert rotated
+    assert (tmp_path / "letters.1.jsonl").stat().st_ino == newest
     assert found[: len(before)] == before
     assert len(set(found)) == len(found)
