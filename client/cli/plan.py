@@ -96,7 +96,7 @@ def make_plan(args: argparse.Namespace, *, stdout_is_terminal: bool | None = Non
         format=format_,
         fallback=fallback,
         state=state,
-        keeps_state=text is None and is_file and not args.play,
+        keeps_state=text is None and is_file and not args.play and not (source != "-" and is_special(Path(source))),
     )
 
 

@@ -85,7 +85,7 @@ class FileSink:
         """Opens the file. An older one of that name goes, so that it is not taken for the new one."""
         try:
             if self.at_sample:
-                self._reopen(sample_rate, pre_skip)
+                await self._reopen(sample_rate, pre_skip)
             else:
                 self._open(self.partial, create=True)
                 self._empty()
@@ -139,12 +139,11 @@ class FileSink:
 
     # ---- inside ----
 
-    def _reopen(self, sample_rate: int, pre_skip: int) -> None:
+    async def _reopen(self, sample_rate: int, pre_skip: int) -> None:
         source = self.partial if self.partial.exists() else self.path
         descriptor = self._open(source, create=False)
         try:
-            with open(descriptor, "rb", closefd=False) as file:
-                cut, more = self._encoding.resume(file, sample_rate, pre_skip, self.at_sample)
+            cut, more = await asyncio.to_thread(self._resume, os.dup(descriptor), sample_rate, pre_skip)
         except CannotContinue as error:
             raise OutputFailed(f"cannot go on with {source}: it {error}") from error
         if source != self.partial:
@@ -156,6 +155,11 @@ class FileSink:
             os.ftruncate(descriptor, cut)
             self._end, self._header, self._position = self._solid, self._solid_header, self._solid_position
         self._write_header()
+
+    def _resume(self, descriptor: int, sample_rate: int, pre_skip: int) -> tuple[int, bytes]:
+        """Reads some seconds where a file is many hours long."""
+        with open(descriptor, "rb") as file:
+            return self._encoding.resume(file, sample_rate, pre_skip, self.at_sample)
 
     def _open(self, path: Path, *, create: bool) -> int:
         descriptor = os.open(path, os.O_RDWR | (os.O_CREAT if create else 0), _PERMISSIONS)
