@@ -70,6 +70,10 @@ class Summary(SessionObserver):
         """See SessionObserver."""
         self._account.spoken(utterance, self._age(), statistics)
 
+    def degraded(self, utterance: int, reason: str) -> None:
+        """See SessionObserver."""
+        self._account.degraded_segment(utterance, self._age(), reason)
+
     def stalled(self, utterance: int, count: int) -> None:
         """See SessionObserver."""
         self._watch.metrics.underruns.inc(count)
@@ -142,6 +146,7 @@ class Summary(SessionObserver):
             audio_s=round(audio_s, 2),
             first_audio_ms=None if first is None else round(first * 1000, 1),
             underruns=account.underruns,
+            degraded=account.degraded_segments,
             resumes=session.resumes,
             mode=session.mode,
             switches=session.delivery.switches_made,

@@ -22,6 +22,7 @@ class UtteranceAccount:
     mode: str = ""
     first_audio_s: float | None = None
     stalls: int = 0
+    degraded_why: str = ""  # of the latest segment that is
     chunks: int = 0
     waited_s: float = 0.0
     longest_wait_s: float = 0.0
@@ -36,6 +37,7 @@ class UtteranceAccount:
             "mode": self.mode,
             "first_audio_ms": None if first is None else round(first * 1000, 1),
             "underruns": self.stalls,
+            **({"degraded_why": self.degraded_why} if self.degraded_why else {}),
             "chunks": self.chunks,
             "engine_wait_ms": round(self.waited_s * 1000),
             "longest_wait_ms": round(self.longest_wait_s * 1000),
@@ -50,6 +52,7 @@ class SessionAccount:
         self.first_audio_s: float | None = None  # of the first utterance that somebody waited for
         self.slowest_s: float | None = None
         self.underruns = 0
+        self.degraded_segments = 0
         self.blocks = 0  # changes to block mode
         self.resumes = 0
         self.mode_reason = ""  # of the latest change
@@ -61,7 +64,7 @@ class SessionAccount:
     @property
     def degraded(self) -> bool:
         """Whether its listener heard or might have heard that not all was well."""
-        return bool(self.underruns or self.blocks)
+        return bool(self.underruns or self.blocks or self.degraded_segments)
 
     def first_audio(self, utterance: int, at_s: float, seconds: float, mode: str) -> None:
         """An utterance's first audio, `seconds` after its first cut was certain."""
@@ -83,6 +86,11 @@ class SessionAccount:
         """The listener ran dry."""
         self._of(utterance, at_s).stalls += count
         self.underruns += count
+
+    def degraded_segment(self, utterance: int, at_s: float, reason: str) -> None:
+        """A segment was rendered otherwise than it was asked for."""
+        self._of(utterance, at_s).degraded_why = reason
+        self.degraded_segments += 1
 
     def spoken(self, utterance: int, at_s: float, statistics: Mapping[str, Any]) -> None:
         """All of an utterance was handed out."""

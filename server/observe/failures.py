@@ -3,6 +3,7 @@
 import re
 import time
 from collections.abc import Callable
+from itertools import takewhile
 from typing import Final
 
 import structlog
@@ -13,7 +14,7 @@ from server.observe.metrics import Metrics
 
 log = structlog.get_logger(__name__)
 
-_FRAME: Final = re.compile(r'^ +File "(.+)", line (\d+), in (\S+)$', re.MULTILINE)
+_FRAME: Final = re.compile(r'  File "(.+)", line (\d+), in (\S+)')
 _CAUSED: Final = "\n\nThe above exception was the direct cause of"
 _DEGRADED: Final[frozenset[Outcome]] = frozenset({"fallback", "pieces", "clip"})
 
@@ -52,8 +53,12 @@ class FailureWatch:
 
 def raised_at(trace: str) -> str:
     """File, line and function where the engine raised, of a trace as Python shows it; empty where it only told of a
-    failure. The messages in a trace may quote a text.
+    failure. The messages in a trace, which may quote a text, are not looked at.
     """
     origin, wrapped, _ = trace.partition(_CAUSED)
-    frames = _FRAME.findall(origin) if wrapped else []
+    first, *lines = origin.splitlines() or [""]
+    if not wrapped or not first.startswith("Traceback "):
+        return ""
+    stack = takewhile(lambda line: line.startswith("  "), lines)  # the message follows it, without an indent
+    frames = [match.groups() for match in map(_FRAME.fullmatch, stack) if match]
     return "{}:{} {}".format(*frames[-1]) if frames else ""
