@@ -50,10 +50,11 @@ class ServerProcess:
 def server_process(
     log_file: Path, *args: str, env: Mapping[str, str] | None = None, prefix: Sequence[str] = (), timeout: float = 30.0
 ) -> Iterator[ServerProcess]:
-    """Start `python -m server` on a free port and wait until it is ready. AssertionError with its log where it is
-    not.
+    """Start `python -m server` on a free port and wait until it is ready. AssertionError with its log where it is not.
+    Without `args` that say otherwise its engine speaks every text, also what it spoke before.
     """
-    command = [*prefix, sys.executable, "-m", "server", "--port", "0", "--log-format", "json", *args]
+    options = ("--port", "0", "--log-format", "json", "--audio-cache-mb", "0")
+    command = [*prefix, sys.executable, "-m", "server", *options, *args]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), **(env or {})}
     environment = {name: value for name, value in environment.items() if value}
     with log_file.open("wb") as log:
