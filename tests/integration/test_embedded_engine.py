@@ -127,7 +127,7 @@ def _render(
     while not isinstance(event := engine.step([job])[0], SegmentEnd):
         assert isinstance(event, Chunk), event
         assert event.job is job
-        if start == 0:
+        if start == 0 and plan.mode == "stream":
             assert len(event.samples) > 0
         if len(event.samples):
             chunks.append(event.samples)
@@ -559,12 +559,12 @@ def test_odd_text_is_spoken_without_noise(engine: EmbeddedEngine, text: str) -> 
 
 
 def test_a_huge_segment_is_cut_inside_and_stays_in_steps(engine: EmbeddedEngine) -> None:
-    digits = Segment(2, tuple(Token("八", 0, 40, "zh") for _ in range(70)), Boundary.SENTENCE, CHINESE.id, speed=0.5)
+    digits = Segment(2, tuple(Token("八", 0, 40, "zh") for _ in range(80)), Boundary.SENTENCE, CHINESE.id, speed=0.5)
     samples, words, lengths = _render(engine, digits)
     assert max(lengths) <= 108 * 300 + RATE
     assert len(samples) > 25 * RATE
     assert all(w.text == "八" * len(w.text) for w in words)
-    assert sum(len(w.text) for w in words) == 70
+    assert sum(len(w.text) for w in words) == 80
     letters = Segment(3, (Token("a" * 600, 0, 600, "en"),), Boundary.SENTENCE, ENGLISH.id)
     _, words, _ = _render(engine, letters)
     assert {(w.text, w.start, w.end) for w in words} == {("a" * 600, 0, 600)}

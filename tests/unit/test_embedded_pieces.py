@@ -10,18 +10,18 @@ from hypothesis import strategies as st
 
 from server.engines.base import RenderPlan, Segment
 from server.engines.embedded.pieces import (
+    CONTEXT_WORDS,
     MAX_WORDS,
     PAUSE_MS,
     Ending,
     Mark,
     Piece,
     cut_into_pieces,
-    fold_to_ascii,
     mark_of,
-    romanised,
     word_timings,
 )
-from server.engines.embedded.rendering import BLOCK_FRAMES, ChunkSizes, word_spans
+from server.engines.embedded.rendering import BLOCK_FRAMES, ChunkSizes, own_symbols, word_spans
+from server.engines.embedded.sayable import fold_to_ascii, romanised
 from server.text.characters import is_hanzi
 from server.text.tokens import Boundary, Language, Token
 
@@ -52,7 +52,7 @@ def _pieces(
 
 
 def _said(piece: Piece) -> str:
-    return ("" if piece.language == "zh" else " ").join(w.text for w in piece.words)
+    return ("" if piece.language == "zh" else " ").join(w.text for w in piece.words[piece.heard])
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_runs_of_one_language_become_pieces() -> None:
 def test_a_voice_without_chinese_says_hanzi_in_latin_letters() -> None:
     pieces = _pieces("你好，Bob，啊！〇々", languages=ENGLISH_ONLY)
     assert [(p.language, _said(p)) for p in pieces] == [("en", "Ni Hao"), ("en", "Bob Ah Ling")]
-    assert [w.token for p in pieces for w in p.words] == [0, 1, 3, 5, 7]
+    assert [w.token for p in pieces for w in p.words[p.heard]] == [0, 1, 3, 5, 7]
     assert [romanised(c) for c in "好额哦々"] == ["Hao", "Uh", "Oh", ""]
 
 
@@ -99,8 +99,8 @@ def test_digits_of_a_chinese_text_stay_digits_for_a_voice_without_chinese() -> N
 @given(st.text("你好一〇々龍額𠀀ab1 ，。"))
 def test_a_voice_without_chinese_gets_english_pieces_alone(text: str) -> None:
     pieces = _pieces(text, languages=ENGLISH_ONLY)
-    assert all(p.language == "en" and len(p.words) <= MAX_WORDS["en"] for p in pieces)
-    assert all(w.text.isascii() and any(c.isalnum() for c in w.text) for p in pieces for w in p.words)
+    assert all(p.language == "en" and len(p.words[p.heard]) <= MAX_WORDS["en"] for p in pieces)
+    assert all(w.text.isascii() and any(c.isalnum() for c in w.text) for p in pieces for w in p.words[p.heard])
 
 
 @pytest.mark.parametrize("text", ["", "……", "。", "“”", "привет", "。。。！", "😀", "- — *"])
@@ -151,16 +151,19 @@ def test_every_word_is_said_once_in_order_and_pieces_are_bounded(parts: list[str
         Token(p, i, i + 1, "zh" if p == "你" else "en", "word" if p.isalpha() else "mark") for i, p in enumerate(parts)
     )
     pieces = cut_into_pieces(Segment(0, tokens, Boundary.CLAUSE, "any"), BOTH)
-    assert [w.token for p in pieces for w in p.words] == [i for i, p in enumerate(parts) if p in ("你", "word")]
-    assert all(len(p.words) == len(p.marks) <= MAX_WORDS[p.language] for p in pieces)
+    assert [w.token for p in pieces for w in p.words[p.heard]] == [
+        i for i, p in enumerate(parts) if p in ("你", "word")
+    ]
+    assert all(len(p.words[p.heard]) <= MAX_WORDS[p.language] for p in pieces)
+    assert all(len(p.words) == len(p.marks) <= MAX_WORDS[p.language] + CONTEXT_WORDS + 3 for p in pieces)
 
 
 def test_a_long_run_is_cut_at_a_mark_or_evenly_but_not_inside_a_span() -> None:
-    assert [len(p.words) for p in _pieces("一" * 20 + "，" + "二" * 20)] == [20, 20]
-    assert [len(p.words) for p in _pieces("一" * 40)] == [20, 20]
+    assert [len(p.words[p.heard]) for p in _pieces("一" * 20 + "，" + "二" * 20)] == [20, 20]
+    assert [len(p.words[p.heard]) for p in _pieces("一" * 40)] == [20, 20]
     tokens = tuple(Token("一", i // 15, i // 15 + 1, "zh") for i in range(45))
     pieces = cut_into_pieces(Segment(0, tokens, Boundary.SENTENCE, "any"), BOTH)
-    assert [len(p.words) for p in pieces] == [15, 30]
+    assert [len(p.words[p.heard]) for p in pieces] == [15, 30]
     assert pieces[0].ending is Ending.JOIN
 
 
@@ -200,5 +203,100 @@ def test_chunks_tile_a_piece(frames: int, mode: str, chunk_ms: list[int]) -> Non
 
 def test_chunk_sizes_follow_the_plan() -> None:
     assert [b - a for a, b in ChunkSizes(RenderPlan()).cut(300)] == [8, 24, 48, 80, 80, 60]
-    assert [b - a for a, b in ChunkSizes(RenderPlan("block")).cut(400)] == [*BLOCK_FRAMES * 2, 80]
+    assert [b - a for a, b in ChunkSizes(RenderPlan("block")).cut(BLOCK_FRAMES)] == [BLOCK_FRAMES]
+    assert [b - a for a, b in ChunkSizes(RenderPlan("block")).cut(2 * BLOCK_FRAMES + 3)] == [161, 161, 161]
     assert [b - a for a, b in ChunkSizes(RenderPlan("stream", (50, 500))).cut(100)] == [4, 40, 40, 16]
+
+
+def test_what_decides_the_cuts_of_the_next_piece() -> None:
+    streamed = ChunkSizes(RenderPlan())
+    states = [streamed.state]
+    for frames in (30, 100, 100):
+        list(streamed.cut(frames))
+        states.append(streamed.state)
+    assert len(set(states[:3])) == 3
+    assert states[2] == states[3]  # the sizes have settled
+    asked = ChunkSizes(RenderPlan("stream", (25,)))
+    list(asked.cut(100))
+    assert asked.state == ChunkSizes(RenderPlan("block", (25,))).state
+    assert asked.state != streamed.state
+
+
+# --- what is said along with a piece
+
+
+def _with_context(piece: Piece) -> tuple[str, str, str]:
+    """What is said before a piece, in it and after it."""
+    own = piece.heard
+    return tuple(
+        "|".join(w.text for w in part) for part in (piece.words[: own.start], piece.words[own], piece.words[own.stop :])
+    )  # type: ignore[return-value]  # three parts
+
+
+def _after(
+    before: str, text: str, boundary: Boundary, languages: tuple[Language, ...] = BOTH
+) -> list[tuple[str, str, str]]:
+    segment = Segment(0, _tokens(text), boundary, "any", before=_tokens(before))
+    return [_with_context(piece) for piece in cut_into_pieces(segment, languages)]
+
+
+def test_a_piece_that_runs_on_is_followed_by_words_that_are_not_heard() -> None:
+    assert _after("", "今天下午", Boundary.WORD) == [("", "今|天|下|午", "和|他|们")]
+    assert _after("", "this afternoon", Boundary.WORD) == [("", "this|afternoon", "because|we")]
+    for boundary in (Boundary.CLAUSE, Boundary.SENTENCE, Boundary.PARAGRAPH):
+        assert _after("", "今天下午", boundary)[0][2] == ""
+
+
+def test_a_long_run_is_followed_by_the_words_that_follow() -> None:
+    first, second = _after("", "一" * 19 + "三二" + "八" * 19, Boundary.SENTENCE)
+    assert first[2] == "二|八|八"
+    assert second[0] == "|".join("一" * 7 + "三")
+
+
+def test_the_words_before_a_piece_are_said_along_with_it() -> None:
+    assert _after("甲乙丙丁戊己庚辛壬癸", "今天", Boundary.CLAUSE) == [("丙|丁|戊|己|庚|辛|壬|癸", "今|天", "")]
+    assert _after("我们说，", "今天", Boundary.CLAUSE) == [("我|们|说", "今|天", "")]
+    assert _after("the old man", "walks on", Boundary.SENTENCE) == [("the|old|man", "walks|on", "")]
+    assert _after("你好", "Bob", Boundary.SENTENCE, ENGLISH_ONLY) == [("Ni|Hao", "Bob", "")]
+
+
+@pytest.mark.parametrize(
+    ("before", "text"),
+    [
+        ("好了。", "今天"),
+        ("真的？", "今天"),
+        ("hello", "今天"),
+        ("今天", "hello"),
+        ("Really?", "we go"),
+        ("привет", "we go"),
+    ],
+)
+def test_context_ends_with_a_sentence_and_a_voice(before: str, text: str) -> None:
+    assert _after(before, text, Boundary.SENTENCE)[0][0] == ""
+
+
+def test_pieces_of_a_segment_are_context_of_the_next() -> None:
+    assert [(a, b) for a, b, _ in _after("", "周末钓鱼：今天看书。明天", Boundary.SENTENCE)] == [
+        ("", "周|末|钓|鱼"),
+        ("周|末|钓|鱼", "今|天|看|书"),
+        ("", "明|天"),
+    ]
+    assert [(a, b, c) for a, b, c in _after("", "我用Python写", Boundary.SENTENCE)] == [
+        ("", "我|用", ""),  # another voice goes on
+        ("", "Python", ""),
+        ("", "写", ""),
+    ]
+
+
+def test_timings_are_those_of_a_piece_alone() -> None:
+    tokens = _tokens("今天")
+    piece = cut_into_pieces(Segment(0, tokens, Boundary.WORD, "any", before=_tokens("我们")), BOTH)[0]
+    timings = word_timings(piece, tokens, [(0, 5), (5, 9)])
+    assert [(t.text, t.first_sample, t.end_sample) for t in timings] == [("今", 0, 5), ("天", 5, 9)]
+
+
+def test_own_symbols_lie_between_those_of_other_words() -> None:
+    owners = (None, 0, 0, 1, None, 2, 2, 3, None)
+    assert own_symbols(owners, slice(1, 3)) == (3, 7)
+    assert own_symbols(owners, slice(0, 4)) == (1, 8)
+    assert own_symbols(owners, slice(4, 6)) is None

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -9,10 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from server.engines.base import Samples
+from server.engines.embedded.catalog import CHINESE
 from server.engines.embedded.chinese_symbols import PAUSE, SILENCE, SymbolRow, symbols_for
 from server.engines.embedded.model import Model
 from server.engines.embedded.pieces import Ending, Piece
-from server.engines.embedded.rendering import ChunkSizes, PlannedChunk, SpokenPiece, word_spans
+from server.engines.embedded.rendering import ChunkSizes, PlannedChunk, SpokenPiece, own_symbols, word_spans
+from server.engines.embedded.reuse import Reuse, Spectrum
 from server.engines.embedded.shaping import HOP, fade_edges, pause_samples
 from server.engines.embedded.transpose import reach, read_at
 
@@ -20,6 +23,7 @@ POSTNET_CONTEXT = 10  # frames; see fastspeech2_graph
 VOCODER_CONTEXT = 20  # frames each side: the result then differs from the whole by less than one 16-bit step
 SOUND_LEADS_FRAMES = 1  # a word's sound begins about this much before its duration says
 LEAD_FRAMES = 3  # silence kept before speech: 37.5 ms
+JOIN_CONTEXT = 8  # frames of neighbouring speech at a join of words: there the vocoder must sound right, not be exact
 LEAST_FRAMES = 10  # the vocoder's widest reflecting pad, 27 after threefold upsampling, needs more than 9
 TAIL_FRAMES = 2  # silence kept after speech
 JOIN_TAIL_FRAMES = 1
@@ -43,31 +47,42 @@ class ChineseVoice:
         self._postnet = Model(folder / f"postnet_{weight_type}.onnx", threads)
         self._vocoder = Model(folder / "vocoder.onnx", threads)
         self._symbols: dict[str, int] = json.loads((folder / "symbols.json").read_text("utf-8"))
+        self.reuse = Reuse(CHINESE.id)
 
     def speak(self, piece: Piece, speed: float, pitch: float, sizes: ChunkSizes) -> SpokenPiece | None:
         """Run the acoustic model and plan the chunks. None when no character has a reading."""
         row = symbols_for(piece, self._symbols)
-        if not row.symbols:
+        own = own_symbols(row.owners, piece.heard)
+        if own is None:
             return None
-        ids = np.array([[self._symbols[s] for s in row.symbols]], np.int64)
         shift, ratio = _pitch_controls(pitch)
-        mel, durations = self._acoustic.run(
-            {
-                "ids": ids,
-                "duration_scale": np.array([ratio / speed], np.float32),
-                "pitch_scale": np.ones(1, np.float32),
-                "pitch_shift": np.array([shift], np.float32),
-            },
-        )
-        ends = np.cumsum(durations)
+        spectrum = self._spectrum(piece, row, ratio / speed, shift)
+        mel, ends = spectrum.mel, np.cumsum(spectrum.durations)
         heard = _heard(mel[0])
-        begin, end = _speech_frames(mel[0], heard, row, ends, piece.ending)
+        place = _place(mel[0], heard, row, ends, own, piece.ending)
         kept = LEAD_FRAMES + (JOIN_TAIL_FRAMES if piece.ending is Ending.JOIN else TAIL_FRAMES)
         pause = pause_samples(piece.pause_ms, speed, kept)
-        speech = _Speech(self, mel[:, :end], begin, ratio)
-        spans = word_spans(row.owners, ends - SOUND_LEADS_FRAMES, len(piece.words), begin, end, heard)
-        scaled = tuple((round(first / ratio), min(round(stop / ratio), speech.samples)) for first, stop in spans)
+        speech = _Speech(self, mel, place, ratio)
+        spans = word_spans(row.owners, ends - SOUND_LEADS_FRAMES, len(piece.words), place.begin, place.end, heard)
+        scaled = tuple((round(a / ratio), min(round(b / ratio), speech.samples)) for a, b in spans[piece.heard])
         return SpokenPiece(scaled, speech.chunks(sizes, pause))
+
+    def _spectrum(self, piece: Piece, row: SymbolRow, duration_scale: float, pitch_shift: float) -> Spectrum:
+        key = self.reuse.key(piece, duration_scale, pitch_shift)
+        found = self.reuse.find(key)
+        if isinstance(found, Spectrum):
+            return found
+        mel, durations = self._acoustic.run(
+            {
+                "ids": np.array([[self._symbols[s] for s in row.symbols]], np.int64),
+                "duration_scale": np.array([duration_scale], np.float32),
+                "pitch_scale": np.ones(1, np.float32),
+                "pitch_shift": np.array([pitch_shift], np.float32),
+            },
+        )
+        spectrum = Spectrum(mel, durations)
+        self.reuse.keep(key, spectrum)
+        return spectrum
 
     def refine(self, mel: Floats) -> Floats:
         """A decoder's mel `[1, frames, 80]` sharpened by the postnet; exact but for `POSTNET_CONTEXT` at its edges."""
@@ -89,18 +104,30 @@ def _pitch_controls(pitch: float) -> tuple[float, float]:
     return shift, pitch / min(max(pitch, _PITCH_FACTOR[0]), _PITCH_FACTOR[-1])
 
 
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Frames `[begin, end)` of a mel are a piece; `left` and `right` more are speech to lead the vocoder in and out."""
+
+    begin: int
+    end: int
+    left: int = 0
+    right: int = 0
+
+
 class _Speech:
-    """One piece's mel, refined as far as needed. Frames before `begin` are silence: postnet context, never vocoded.
+    """One piece's mel, refined as far as needed. Frames before it are postnet context, and only those at a join of
+    words are vocoded, too: others are silence.
 
     `ratio` samples of the vocoder go into one sample of output.
     """
 
-    def __init__(self, voice: ChineseVoice, mel: Floats, begin: int, ratio: float) -> None:
+    def __init__(self, voice: ChineseVoice, mel: Floats, place: _Place, ratio: float) -> None:
         self._voice = voice
-        self._mel = mel
-        self._begin = begin
+        self._mel = mel[:, : place.end + place.right]
+        self._begin = place.begin
+        self._lowest, self._highest = -place.left, place.end - place.begin + place.right
         self._ratio = ratio
-        self._vocoder_frames: int = mel.shape[1] - begin
+        self._vocoder_frames = place.end - place.begin
         self._frames: int = max(1, round(self._vocoder_frames / ratio))
 
     @property
@@ -126,7 +153,7 @@ class _Speech:
 
     def _vocoded(self, first: int, end: int) -> Samples:
         """The vocoder's samples of its frames `[first, end)`."""
-        low, high = max(0, first - VOCODER_CONTEXT), min(self._vocoder_frames, end + VOCODER_CONTEXT)
+        low, high = max(self._lowest, first - VOCODER_CONTEXT), min(self._highest, end + VOCODER_CONTEXT)
         return self._voice.vocode(self._refined(low, high))[(first - low) * HOP : (end - low) * HOP]
 
     def _refined(self, low: int, high: int) -> Floats:
@@ -142,21 +169,40 @@ def _heard(mel: Floats) -> npt.NDArray[np.bool_]:
     return heard
 
 
-def _speech_frames(
-    mel: Floats, heard: npt.NDArray[np.bool_], row: SymbolRow, ends: npt.NDArray[np.int64], ending: Ending
-) -> tuple[int, int]:
-    """First and end frame of what is spoken, with the silence kept around it.
+def _place(
+    mel: Floats,
+    heard: npt.NDArray[np.bool_],
+    row: SymbolRow,
+    ends: npt.NDArray[np.int64],
+    own: tuple[int, int],
+    ending: Ending,
+) -> _Place:
+    """Where the words of the symbols `own` are in the mel, with the silence kept around them.
 
-    The last vowel dies away inside the closing pause; what the model emits behind that is not speech.
+    The last vowel dies away inside the closing pause; what the model emits behind that is not speech. Next to other
+    words the durations decide.
     """
+    first, stop = own
+    begin, left = _begin(heard[: ends[stop - 1]], row, ends, first)
+    if row.owners[stop] is not None:
+        end = max(begin + 1, int(ends[stop - 1]) - SOUND_LEADS_FRAMES)
+        return _Place(begin, end, left, min(JOIN_CONTEXT, len(mel) - end))
     loud = mel.mean(axis=1) > _SILENT_MEL
-    closing = row.symbols.index(PAUSE, len(row.symbols) - 3) if row.symbols[-3] == PAUSE else len(row.symbols) - 2
-    assert row.symbols[closing] in (PAUSE, SILENCE)
-    last_possible = int(ends[closing])
-    sound_ends = int(ends[closing - 1])
-    first_sound = int(np.argmax(heard)) if heard[:sound_ends].any() else int(ends[0])
-    begin = max(0, first_sound - LEAD_FRAMES)
+    assert row.symbols[stop] in (PAUSE, SILENCE)
+    sound_ends, last_possible = int(ends[stop - 1]), int(ends[stop])
     while sound_ends < last_possible and loud[sound_ends]:
         sound_ends += 1
     tail = JOIN_TAIL_FRAMES if ending is Ending.JOIN else TAIL_FRAMES
-    return begin, max(begin + 1, min(sound_ends + tail, len(mel)))
+    return _Place(begin, max(begin + 1, min(sound_ends + tail, len(mel))), left)
+
+
+def _begin(heard: npt.NDArray[np.bool_], row: SymbolRow, ends: npt.NDArray[np.int64], first: int) -> tuple[int, int]:
+    """The first frame to be heard, and how many before it are speech, if the symbol before `first` is no silence."""
+    at = int(ends[first - 1])
+    if row.owners[first - 1] is not None:
+        begin = max(0, at - SOUND_LEADS_FRAMES)
+        return begin, min(JOIN_CONTEXT, begin)
+    silence = int(ends[first - 2]) if first > 1 else 0
+    searched = heard[max(silence, at - LEAD_FRAMES) if first > 1 else 0 :]
+    onset = len(heard) - len(searched) + int(np.argmax(searched)) if searched.any() else at
+    return max(silence, onset - LEAD_FRAMES), 0

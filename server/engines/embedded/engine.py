@@ -15,6 +15,7 @@ import numpy as np
 from server.engines.base import (
     Capabilities,
     Chunk,
+    ContextCache,
     EngineError,
     Job,
     RenderMode,
@@ -33,7 +34,7 @@ from server.engines.embedded.counting import MAX_TOKENS, count_tokens
 from server.engines.embedded.english_voice import EnglishVoice
 from server.engines.embedded.fingerprint import cpu_flags, fingerprint, weight_type_for
 from server.engines.embedded.options import Options
-from server.engines.embedded.pieces import Piece, cut_into_pieces, word_timings
+from server.engines.embedded.pieces import CONTEXT_WORDS, Piece, cut_into_pieces, word_timings
 from server.engines.embedded.rendering import ChunkSizes, SpokenPiece
 from server.engines.embedded.shaping import SAMPLE_RATE
 from server.engines.embedded.voice_build import ENGLISH_MODEL, VoiceBuilder, hibari_assets
@@ -99,6 +100,12 @@ class EmbeddedEngine:
         """What this engine can do with the voices that could be had."""
         return self._capabilities
 
+    def use_context_cache(self, cache: ContextCache) -> None:
+        """See `UsesContextCache`: what the models made of a piece is kept there."""
+        for voice in (self._chinese, self._english):
+            if voice is not None:
+                voice.reuse.use(cache, self._capabilities.fingerprint)
+
     def warm_up(self) -> None:
         """Render a short text in each voice: the first call of a model is about 100 ms slower than the next.
 
@@ -114,7 +121,9 @@ class EmbeddedEngine:
     def prepare(
         self, segment: Segment, plan: RenderPlan, context: object | None = None, seed: int = 0, start_sample: int = 0
     ) -> EmbeddedJob:
-        """See `Engine.prepare`. `context` is not used: a segment's samples depend on that segment alone."""
+        """See `Engine.prepare`. `context` is not used: a segment's samples depend on that segment alone, and on what
+        it says was said before it.
+        """
         job = EmbeddedJob(segment, plan)
         job.output = self._render(segment, plan, seed, start_sample)
         return job
@@ -158,14 +167,18 @@ class EmbeddedEngine:
             if spoken is None:
                 continue
             shifted = tuple((first + position, end + position) for first, end in spoken.word_spans)
-            words = tuple(w for w in word_timings(piece, segment.tokens, shifted) if w.end_sample > start_sample)
+            words = word_timings(piece, segment.tokens, shifted)
+            if start_sample:
+                words = tuple(w for w in words if w.end_sample > start_sample)
+            if sizes.blocks:
+                yield _NOTHING, ()  # the models ran; in blocks their samples get steps of their own
             for chunk in spoken.chunks:
                 end = position + chunk.length
                 if end > start_sample:
                     yield chunk.render()[max(0, start_sample - position) :], words
                     words = ()
                 position = end
-            if position <= start_sample:
+            if position <= start_sample and not sizes.blocks:
                 yield _NOTHING, ()
 
     def _speak(self, piece: Piece, segment: Segment, seed: int, sizes: ChunkSizes) -> SpokenPiece | None:
@@ -214,6 +227,7 @@ def _capabilities(entries: dict[Language, CacheEntry], name: str) -> Capabilitie
         timings=True,
         batch_max=1,
         equality="lsb",
+        context_tokens=CONTEXT_WORDS,
     )
 
 

@@ -1,27 +1,17 @@
 """Cut a segment's tokens into pieces: stretches that one model speaks in one call."""
 
-import unicodedata
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from anyascii import anyascii
-
 from server.engines.base import Segment, WordTiming
+from server.engines.embedded.sayable import sayable
 from server.text.characters import is_hanzi
 from server.text.tokens import Boundary, Language, Token
 
 MAX_WORDS: dict[Language, int] = {"zh": 32, "en": 14}
 """Words a piece may hold. Segments arrive with about 40 source characters; numbers written out can be much longer. The
 bounds keep one model call near 50 ms and far below the models' own limits (2048 frames, 400 phonemes)."""
-
-_FOLDED = str.maketrans({"’": "'", "‘": "'", "ß": "ss", "ø": "o", "Ø": "O", "æ": "ae", "Æ": "Ae", "œ": "oe", "Œ": "Oe",
-                         "ł": "l", "Ł": "L", "đ": "d", "Đ": "D", "ı": "i", "＆": "&"})  # fmt: skip
-_LONGEST_WORD = 24  # letters; a longer "word" is no word, and is said in parts
-_LATIN_EXTRA = frozenset("'-.&@+/")  # kept inside a Latin word
-_HANZI_DIGITS = dict(zip("0123456789", "零一二三四五六七八九", strict=True))
-# Where a syllable in Latin letters would be taken for the name of a letter or for a sign.
-_ROMAN = {"A": "Ah", "E": "Uh", "O": "Oh", "0": "Ling"}
 
 
 class Mark(Enum):
@@ -46,8 +36,20 @@ _MARKS = {
 
 
 _SENTENCE_MARKS = frozenset({Mark.STOP, Mark.QUESTION, Mark.EXCLAMATION})
-_CHINESE_PARTING = _SENTENCE_MARKS | {Mark.COLON}
-_ENGLISH_PARTING = _CHINESE_PARTING | {Mark.COMMA}
+PARTING: dict[Language, frozenset[Mark]] = {
+    "zh": _SENTENCE_MARKS | {Mark.COLON},
+    "en": _SENTENCE_MARKS | {Mark.COLON, Mark.COMMA},
+}
+"""Marks that end a piece: at these the voice would pause too briefly, or not at all."""
+
+CONTEXT_WORDS = 8
+"""Words said before a piece that its model may be given along with it; more changed no measured join audibly."""
+CONTEXT_ENDS: dict[Language, frozenset[Mark]] = {"zh": _SENTENCE_MARKS, "en": PARTING["en"]}
+"""Marks behind which a voice takes no context: a new sentence owes nothing to the last one, and for the English voice
+what was gained after a comma did not pay for a network call twice as long."""
+STOCK_CONTINUATION: dict[Language, tuple[str, ...]] = {"zh": tuple("和他们"), "en": ("because", "we")}
+"""Said and thrown away after a piece that runs on into what is not known yet: without anything to follow both voices
+end a phrase there, and the English one makes its last word twice as long."""
 
 
 class Ending(Enum):
@@ -62,19 +64,30 @@ class Ending(Enum):
 class Word:
     """A sayable token, or a part of one: `text` is one Hanzi, or a Latin word in ASCII."""
 
-    token: int  # index in the segment's tokens
+    token: int  # index in the segment's tokens; -1 for a word of other segments
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """`marks[i]` follows word `i`. `pause_ms` is the silence wanted after the piece at speed 1."""
+    """`marks[i]` follows word `i`. `pause_ms` is the silence wanted after the piece at speed 1.
+
+    The first `before` and the last `after` words belong to other pieces. The model says them, too, so that the words
+    between sound as they do in the midst of a sentence, and their sound is thrown away.
+    """
 
     language: Language
     words: tuple[Word, ...]
     marks: tuple[Mark | None, ...]
     ending: Ending
     pause_ms: int
+    before: int = 0
+    after: int = 0
+
+    @property
+    def heard(self) -> slice:
+        """Where the piece's own words are among `words`."""
+        return slice(self.before, len(self.words) - self.after)
 
 
 PAUSE_MS = {
@@ -92,38 +105,6 @@ _PARAGRAPH_PAUSE_MS = 650
 _JOIN_PAUSE_MS = 0
 
 
-def sayable(token: Token, languages: Collection[Language]) -> tuple[Language, list[str]] | None:
-    """Which model says a token, and the words it is given; None for what neither can say (other scripts, symbols).
-
-    Where `languages`, the voice's own, have no Chinese, Hanzi are given to the English model in Latin letters.
-    """
-    hanzi = [c for c in token.text if is_hanzi(c)]
-    if hanzi and "zh" in languages:
-        return "zh", hanzi
-    if hanzi:
-        syllables = [syllable for c in hanzi if (syllable := romanised(c))]
-        return ("en", syllables) if syllables else None
-    latin = fold_to_ascii(token.text)
-    if latin.isdigit() and token.language == "zh" and "zh" in languages:
-        return "zh", [_HANZI_DIGITS[c] for c in latin]
-    parts = [latin[i : i + _LONGEST_WORD] for i in range(0, len(latin), _LONGEST_WORD)]
-    parts = [part for part in parts if any(c.isalnum() for c in part)]
-    return ("en", parts) if parts else None
-
-
-def fold_to_ascii(text: str) -> str:
-    """Latin text without accents or anything that cannot be part of a word: "Café’s" -> "Cafe's"."""
-    decomposed = unicodedata.normalize("NFKD", text.translate(_FOLDED))
-    kept = "".join(c for c in decomposed if c.isascii() and (c.isalnum() or c in _LATIN_EXTRA))
-    return kept.strip("-./")
-
-
-def romanised(hanzi: str) -> str:
-    """One Hanzi as a syllable without its tone, for English: 好 -> "Hao"; "" where none is known."""
-    latin = anyascii(hanzi)
-    return _ROMAN.get(latin) or fold_to_ascii(latin)
-
-
 def mark_of(token: Token) -> Mark | None:
     """The strongest meaning of a mark token; None for quotes, brackets and unknown signs."""
     found = [_MARKS[c] for c in token.text if c in _MARKS]
@@ -137,15 +118,55 @@ def cut_into_pieces(segment: Segment, languages: Collection[Language]) -> tuple[
     runs = list(_runs(segment.tokens, languages))
     phrases = [phrase for run in runs for phrase in _split_at_marks(run)]
     bounded = [part for phrase in phrases for part in _split_long(phrase, segment.tokens)]
+    said = _said_before(segment, languages)
     pieces = []
-    for number, (language, words, marks) in enumerate(bounded):
-        last = number == len(bounded) - 1
-        ending, pause = _segment_ending(segment.boundary, marks[-1]) if last else _inner_ending(marks[-1])
-        pieces.append(Piece(language, tuple(words), tuple(marks), ending, pause))
+    for number, part in enumerate(bounded):
+        language, words, marks = part
+        following = bounded[number + 1] if number + 1 < len(bounded) else None
+        ending, pause = _inner_ending(marks[-1]) if following else _segment_ending(segment.boundary, marks[-1])
+        context = _context(said, language)
+        runs_on = ending is Ending.JOIN and marks[-1] is None
+        more = _continuation(language, following) if runs_on else []
+        said = _newest([*said, *_spoken(part)])
+        words = [*(word for _, word, _ in context), *words, *more]
+        marks = [*(mark for _, _, mark in context), *marks, *(None for _ in more)]
+        pieces.append(Piece(language, tuple(words), tuple(marks), ending, pause, len(context), len(more)))
     return tuple(pieces)
 
 
 _Run = tuple[Language, list[Word], list[Mark | None]]
+_Spoken = tuple[Language, Word, Mark | None]  # a word and what follows it
+
+
+def _spoken(run: _Run) -> Iterator[_Spoken]:
+    language, words, marks = run
+    return ((language, word, mark) for word, mark in zip(words, marks, strict=True))
+
+
+def _said_before(segment: Segment, languages: Collection[Language]) -> list[_Spoken]:
+    """The last words before the segment."""
+    spoken = [each for run in _runs(segment.before, languages) for each in _spoken(run)]
+    return [(language, Word(-1, word.text), mark) for language, word, mark in _newest(spoken)]
+
+
+def _newest(spoken: list[_Spoken]) -> list[_Spoken]:
+    return spoken[max(0, len(spoken) - CONTEXT_WORDS) :]
+
+
+def _context(said: Sequence[_Spoken], language: Language) -> list[_Spoken]:
+    """Those of the words said last that help to say what follows them in `language`."""
+    start = len(said)
+    while start and said[start - 1][0] == language and said[start - 1][2] not in CONTEXT_ENDS[language]:
+        start -= 1
+    return list(said[start:])
+
+
+def _continuation(language: Language, following: _Run | None) -> list[Word]:
+    """What to say after a piece that ends between two words; nothing where the other voice goes on."""
+    stock = STOCK_CONTINUATION[language]
+    if following is None:
+        return [Word(-1, text) for text in stock]
+    return following[1][: len(stock)] if following[0] == language else []
 
 
 def _runs(tokens: Sequence[Token], languages: Collection[Language]) -> Iterator[_Run]:
@@ -179,7 +200,7 @@ def _split_at_marks(run: _Run) -> Iterator[_Run]:
     """Cut a run where its voice would read over a mark: the English model pauses at hardly any, the Chinese one too
     briefly at semicolons and colons."""
     language, words, marks = run
-    parting = _ENGLISH_PARTING if language == "en" else _CHINESE_PARTING
+    parting = PARTING[language]
     start = 0
     for i, mark in enumerate(marks[:-_LEAST_WORDS], 1):
         if mark in parting and i - start >= _LEAST_WORDS:
@@ -236,10 +257,12 @@ def _segment_ending(boundary: Boundary, mark: Mark | None) -> tuple[Ending, int]
 
 
 def word_timings(piece: Piece, tokens: Sequence[Token], spans: Sequence[tuple[int, int]]) -> tuple[WordTiming, ...]:
-    """Timings of a piece's words; neighbours that share a source span become one. `spans[i]` = samples of word `i`."""
+    """Timings of a piece's own words; neighbours that share a source span become one. `spans[i]` = samples of the
+    `i`th of them.
+    """
     timings: list[WordTiming] = []
     previous: int | None = None
-    for word, (first, end) in zip(piece.words, spans, strict=True):
+    for word, (first, end) in zip(piece.words[piece.heard], spans, strict=True):
         token = tokens[word.token]
         if previous is not None and same_span(tokens[previous], token):
             last = timings[-1]

@@ -1,6 +1,5 @@
 """What the engine and the voices share: how much to render at a time, chunks planned before rendered, word spans."""
 
-import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -12,7 +11,9 @@ from server.engines.embedded.shaping import HOP, SAMPLE_RATE
 
 STREAM_FRAMES = (8, 24, 48, 80)
 """First chunk 100 ms for an early start, then larger ones: each costs up to 40 frames of context besides its own."""
-BLOCK_FRAMES = (160,)
+BLOCK_FRAMES = 240
+"""The most of a piece in one step of a block rendering, which costs 75 ms. Longer pieces are cut evenly; larger steps
+gain nothing, since the vocoder slows down by what the missing context saves."""
 LATER_PIECE_FRAMES = 24  # cap on the chunk that also runs a later piece's acoustic model, to bound a step
 SMALLEST_REST = 8  # a shorter remainder joins the chunk before it
 
@@ -38,25 +39,46 @@ class ChunkSizes:
 
     def __init__(self, plan: RenderPlan) -> None:
         """The sizes that `plan` asks for, else those of its mode."""
-        self._chosen = bool(plan.chunk_ms)
-        default = STREAM_FRAMES if plan.mode == "stream" else BLOCK_FRAMES
-        frames = tuple(max(1, round(ms * SAMPLE_RATE / 1000 / HOP)) for ms in plan.chunk_ms) or default
-        self._sizes = itertools.chain(frames, itertools.repeat(frames[-1]))
+        chosen = tuple(max(1, round(ms * SAMPLE_RATE / 1000 / HOP)) for ms in plan.chunk_ms)
+        self._chosen = bool(chosen)
+        self.blocks = plan.mode == "block" and not chosen
+        """Pieces come in as few chunks as a bounded step allows; their acoustic model gets a step of its own."""
+        self._sizes = chosen or STREAM_FRAMES
+        self._used = 0
         self._pieces = 0
+
+    @property
+    def state(self) -> tuple[int, ...]:
+        """What decides how the next piece is cut."""
+        if self.blocks:
+            return ()
+        left = self._sizes[min(self._used, len(self._sizes) - 1) :]
+        return (int(self._chosen or self._pieces == 0), *left)
 
     def cut(self, frames: int) -> Iterator[tuple[int, int]]:
         """Tile a piece of `frames` frames with `[start, end)`."""
         self._pieces += 1
+        capped = self._pieces > 1 and not self._chosen
+        blocks = -(-frames // BLOCK_FRAMES)
         start = 0
         while start < frames:
-            size = next(self._sizes)
-            if start == 0 and self._pieces > 1 and not self._chosen:
-                size = min(size, LATER_PIECE_FRAMES)
+            if self.blocks:
+                size = -(-frames // blocks)
+            else:
+                size = self._sizes[min(self._used, len(self._sizes) - 1)]
+                self._used += 1
+                size = min(size, LATER_PIECE_FRAMES) if start == 0 and capped else size
             end = start + size
             if frames - end < SMALLEST_REST:
                 end = frames
             yield start, end
             start = end
+
+
+def own_symbols(owners: Sequence[int | None], heard: slice) -> tuple[int, int] | None:
+    """The first symbol that sounds for a piece's own words, and the one behind their last; None where there is none."""
+    own = [i for i, owner in enumerate(owners) if owner is not None and heard.start <= owner < heard.stop]
+    return (own[0], own[-1] + 1) if own else None
 
 
 def word_spans(
