@@ -36,8 +36,9 @@ class Rendering:
     part: Part | None = None
     until: int | None = None
     began: int = 0  # the segment's sample at which this attempt began
+    began_at: float = 0.0  # on the event loop's clock
     again: bool = False  # it is the second one, which may tell words of the first one anew
-    waited_s: float = 0.0
+    plain: bool = False  # its chunks are those of the segment as they are
     words: list[WordTiming] = field(default_factory=list)
 
 
@@ -143,11 +144,13 @@ def known_recipe(request: SegmentRequest, start_sample: int) -> deque[tuple[Task
     return steps
 
 
-def attempt_of(doing: Rendering, kind: FailureKind | None = None, error: Exception | None = None) -> Attempt:
+def attempt_of(
+    doing: Rendering, now: float, kind: FailureKind | None = None, error: Exception | None = None
+) -> Attempt:
     """It ended, for dead letters."""
     message, trace = ("", "") if error is None else (str(error), trace_of(error))
     task = doing.task
-    return Attempt(doing.engine, task.start, task.end, doing.began, doing.waited_s, kind, message, trace)
+    return Attempt(doing.engine, task.start, task.end, doing.began, now - doing.began_at, kind, message, trace)
 
 
 def worse(outcome: Outcome, task: Task) -> Outcome:

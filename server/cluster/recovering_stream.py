@@ -73,16 +73,18 @@ class RecoveringStream:
                 try:
                     chunk = await anext(doing.stream)
                 except StopAsyncIteration:
-                    doing.waited_s += self._time() - asked
                     if self._wanted() and (last := self._finished(doing)) is not None:
                         return last
                 except FAILURES as error:
-                    doing.waited_s += self._time() - asked
                     if self._wanted():
                         await self._failed(doing, error, self._time() - asked)
                 else:
-                    doing.waited_s += self._time() - asked
-                    return self._placed(doing, chunk)
+                    if not doing.plain:
+                        return self._placed(doing, chunk)
+                    self._next += len(chunk.pcm) // 2
+                    if chunk.words:
+                        doing.words.extend(chunk.words)
+                    return chunk
         except asyncio.CancelledError:
             self.cancel()
             raise
@@ -137,7 +139,7 @@ class RecoveringStream:
             self._end()
             return None
         if self._recovery is not None:
-            self._attempts.append(attempt_of(doing))
+            self._attempts.append(attempt_of(doing, self._time()))
         elif not self._recipe:
             self._recovery = Recovery(self._request.cut, doing.task)
         if self._recovery is not None:
@@ -159,7 +161,7 @@ class RecoveringStream:
             self._reason, self._new_reason = failure.kind, False
         if not self._attempts:
             pool.recovering(self)
-        self._attempts.append(attempt_of(doing, failure.kind, error))
+        self._attempts.append(attempt_of(doing, self._time(), failure.kind, error))
         if self._recovery is None:
             self._recovery = Recovery(self._request.cut, doing.task)
             self._recipe.clear()
@@ -173,7 +175,9 @@ class RecoveringStream:
             if not self._wanted():
                 return
             stream = self._ask(pool.inner, part_request(self._request, doing.task), doing.first)
-            self._doing = replace(doing, stream=stream, began=self._next, again=True, waited_s=0.0)
+            self._doing = replace(
+                doing, stream=stream, began=self._next, began_at=self._time(), again=True, plain=False
+            )
 
     def _said(self, doing: Rendering, kind: FailureKind) -> int:
         """Up to where the text is said. What was silence, or the same over and over, may have said nothing of it."""
@@ -189,7 +193,7 @@ class RecoveringStream:
             task, part, until = self._recipe.popleft()
             doing = await self._rendering(task, part.first_sample if part else 0, part)
             if doing is not None:
-                doing.until = until
+                doing.until, doing.plain = until, False
                 return doing
             self._reason = part.reason if part else self._reason
             self._recovery = Recovery(self._request.cut, task)
@@ -228,7 +232,7 @@ class RecoveringStream:
         request, pool = self._request, self._pool.inner
         if task.source == "clip":
             stream: SegmentStream = ClipStream(part_request(request, task), max(0, self._next - first))
-            return Rendering(task, stream, "clip", first, self._untold(part), began=self._next)
+            return Rendering(task, stream, "clip", first, self._untold(part), began=self._next, began_at=self._time())
         if task.source == "fallback":
             found = await self._behind()
             if found is None or fallback_request(request, task, found.capabilities) is None:
@@ -242,7 +246,8 @@ class RecoveringStream:
             asked = part_request(request, task)
         assert asked is not None
         stream = self._ask(pool, asked, first)
-        return Rendering(task, stream, pool.capabilities.name, first, self._untold(part), began=self._next)
+        name, told = pool.capabilities.name, self._untold(part)
+        return Rendering(task, stream, name, first, told, began=self._next, began_at=self._time(), plain=task.whole)
 
     async def _behind(self) -> EnginePool | None:
         """The fallback engine, loaded if need be; None where it cannot be had."""
