@@ -32,17 +32,24 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 @dataclass(slots=True)
 class Figure:
-    """One measured number. `limit` None: nothing is asked of it. Otherwise it must not exceed the limit."""
+    """One measured number. It must be at most `limit` and at least `least`; of None nothing is asked."""
 
     name: str
     value: float
     unit: str
     limit: float | None = None
+    least: float | None = None
+
+    @property
+    def asked(self) -> str:
+        """What is asked of it; empty for nothing."""
+        bounds = (("<=", self.limit), (">=", self.least))
+        return ", ".join(f"{sign} {bound:g} {self.unit}".rstrip() for sign, bound in bounds if bound is not None)
 
     @property
     def ok(self) -> bool:
         """Whether what is asked was reached; NaN never is."""
-        return self.limit is None or self.value <= self.limit
+        return (self.limit is None or self.value <= self.limit) and (self.least is None or self.value >= self.least)
 
 
 @dataclass(slots=True)
@@ -53,9 +60,11 @@ class Report:
     figures: list[Figure] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
-    def add(self, name: str, value: float, unit: str, limit: float | None = None) -> None:
-        """A figure; with `limit` it must be at most that."""
-        self.figures.append(Figure(name, round(value, 3), unit, limit))
+    def add(
+        self, name: str, value: float, unit: str, limit: float | None = None, *, least: float | None = None
+    ) -> None:
+        """A figure; with `limit` it must be at most that, with `least` at least that."""
+        self.figures.append(Figure(name, round(value, 3), unit, limit, least))
 
     def spread(
         self, name: str, values: Sequence[float], unit: str, p50: float | None = None, p95: float | None = None
@@ -72,9 +81,8 @@ class Report:
         """The figures as text."""
         rows = [("", "measured", "asked", "ok")]
         for each in self.figures:
-            asked = "" if each.limit is None else f"<= {each.limit:g} {each.unit}"
-            verdict = "" if each.limit is None else "yes" if each.ok else "NO"
-            rows.append((each.name, f"{each.value:.4g} {each.unit}", asked, verdict))
+            verdict = "" if not each.asked else "yes" if each.ok else "NO"
+            rows.append((each.name, f"{each.value:.4g} {each.unit}", each.asked, verdict))
         widths = [max(len(row[column]) for row in rows) for column in range(4)]
         lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
         return "\n".join([f"bench.{self.benchmark}", *lines, *self.notes])
