@@ -180,8 +180,8 @@ class RecoveringStream:
             )
 
     def _said(self, doing: Rendering, kind: FailureKind) -> int:
-        """Up to where the text is said. What was silence, or the same over and over, may have said nothing of it."""
-        if kind == "silent" or (kind == "repeated" and not doing.words):
+        """Up to where the text is said. Of silence, or the same over and over, nobody knows, whatever times it told."""
+        if kind in ("silent", "repeated"):
             return doing.task.start
         return reached(self._request, doing.task, doing.words, doing.first, self._next)
 

@@ -3,14 +3,18 @@
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import structlog.testing
 
+from protocol import client_messages as c
+from protocol import server_messages as s
 from server.cluster import EnginePool, PoolUnavailable, Urgency, WorkerLost
 from server.cluster.failures import FailedSegment
 from server.cluster.fallback import FallbackEngine
@@ -19,7 +23,17 @@ from server.engines import EngineError, registry, tone
 from server.engines.rendering import Part, RenderedChunk, SegmentRequest
 from server.scheduler.recovery import SKIP_AFTER
 from server.text.segmenter import Segmenter
-from tests.support.pools import collect, connected, in_process, pcm, processes, recovering, request
+from tests.support.pools import (
+    collect,
+    connected,
+    in_process,
+    pcm,
+    processes,
+    recovering,
+    request,
+    shared_processes,
+)
+from tests.support.server import bare_client, running, url_of
 
 BAD = "坏"
 TEXT = "你好世界，坏的天气，我们去公园，"  # cut at its commas where even the fallback engine fails
@@ -142,6 +156,37 @@ async def test_a_failure_anywhere(action: str, kind: str, at: int, fallback: Any
             assert pcm(again) == samples[2 * start :], start
             assert parts(again) == tuple(part for part in found if part.first_sample >= start)
         assert len(told) == 1
+
+
+IN_WORKERS = {"坏": "fail", "满": "oom", "虚": "nan", "静": "silent", "复": "repeat", "崩": "crash"}
+
+
+@pytest.fixture(scope="module")
+def workers() -> Iterator[tuple[str, ...]]:
+    """Worker processes whose engine does all that, each with a text of its own."""
+    script = [
+        {"action": action, "match": match, "at": 0 if action == "silent" else 2} for match, action in IN_WORKERS.items()
+    ]
+    with shared_processes(1, {"script": script}) as paths:
+        yield paths
+
+
+@pytest.mark.parametrize(("action", "kind"), [*KINDS, ("silent", "silent")])
+async def test_what_an_engine_in_a_worker_does_wrong_is_known_here(
+    workers: tuple[str, ...], action: str, kind: str
+) -> None:
+    bad = next(match for match, each in IN_WORKERS.items() if each == action)
+    asked, told = request(TEXT.replace(BAD, bad)), list[FailedSegment]()
+    async with connected(workers) as pool, recovering(pool, NOTHING_FAILS, told=told) as made:
+        chunks, beside = await asyncio.gather(collect(made.synthesize(asked)), collect(made.synthesize(request())))
+        check(asked, chunks)
+        samples, found = pcm(chunks), parts(chunks)
+        assert [(part.source, part.reason) for part in found] == [("fallback", kind)]
+        assert pcm(beside) == await undisturbed(request())
+        assert pcm(await collect(made.synthesize(replace(asked, parts=found)))) == samples
+    (failed,) = told
+    assert failed.attempts[0].kind == kind
+    assert "Error" in failed.attempts[0].trace
 
 
 async def test_silence_in_place_of_words_is_followed_by_the_words() -> None:
@@ -458,3 +503,27 @@ async def test_five_percent_of_a_long_text_fail(fallback: Any) -> None:
         assert bool(parts(chunks)) == (each.id in failed)
         if each.id not in failed:
             assert pcm(chunks) == wanted
+
+
+async def test_the_embedded_voices_behind_another_engine(voices: Path) -> None:
+    """The default: what the engine fails at is spoken by them, and the log says on what terms they may be used."""
+    script = [{"action": "fail", "match": BAD}]
+    with structlog.testing.capture_logs() as logs:
+        async with running(engine_options={"script": script}, fallback_engine="embedded") as server:
+            async with bare_client(url_of(server), open=c.Open()) as client:
+                for utterance, text in ((1, "你好，世界。坏的天气很好。Thank you.再见。"), (2, "It is 坏 today.")):
+                    await client.say(utterance, text)
+                    await client.until(s.Done, timeout=40)
+            metrics = server.metrics.render().decode()
+    degraded = [m for m in client.messages if isinstance(m, s.SegmentEnd) and m.degraded]
+    assert degraded
+    assert all(end.reason.startswith("exception: ") for end in degraded)
+    assert all(0.5 < end.samples / 24_000 < 6 for end in degraded)
+    assert "cosystream_fallback_loaded 1.0" in metrics
+    assert 'cosystream_degraded_segments_total{outcome="fallback"}' in metrics
+    (loaded,) = [line for line in logs if line["event"] == "the fallback engine is loaded"]
+    assert any("Non-commercial use only" in line for line in loaded["licenses"])
+    (ended,) = [line for line in logs if line["event"] == "session ended"]
+    assert ended["degraded"] == len(degraded)
+    assert [line["why"] for line in logs if line["event"] == "session detail"] == ["degraded"]
+    assert len([line for line in logs if line["event"] == "a segment failed"]) == len(degraded)
