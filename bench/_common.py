@@ -156,8 +156,8 @@ class ServerProcess(LocalServer):
 
 @contextmanager
 def server_process(*options: str, environment: Mapping[str, str] | None = None) -> Iterator[ServerProcess]:
-    """`python -m server` on a free port, ready to speak; stopped at the end. It has no caches, as benchmarks say the same
-    over and over, unless `options` say otherwise. Raises ServerNotReady.
+    """`python -m server` on a free port, ready to speak; stopped at the end. It has no caches, as benchmarks say the
+    same over and over, unless `options` say otherwise. Raises ServerNotReady.
     """
     if not Path("/proc/self/stat").exists():
         raise RuntimeError("the benchmarks read CPU time and memory from /proc: run them on Linux")

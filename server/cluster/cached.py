@@ -25,7 +25,7 @@ class CachedPool:
     """See the module text and EnginePool. Make it inside the running event loop."""
 
     def __init__(self, pool: EnginePool, cache: AudioCache, observer: CacheObserver | None = None) -> None:
-        self.pool = pool
+        self.inner = pool
         self.cache = cache
         self.closed = False
         self._observer = observer
@@ -38,29 +38,29 @@ class CachedPool:
     @property
     def capabilities(self) -> Capabilities:
         """See EnginePool."""
-        return self.pool.capabilities
+        return self.inner.capabilities
 
     def capacity(self) -> Capacity:
         """See EnginePool. What comes from memory takes nothing of it."""
-        return self.pool.capacity()
+        return self.inner.capacity()
 
     def synthesize(self, request: SegmentRequest, start_sample: int = 0, *, principal: str = "") -> SegmentStream:
         """See EnginePool. The cache is asked when the first chunk is asked for."""
         if request.parts:  # to be rendered as it was after a failure
-            return self.pool.synthesize(request, start_sample, principal=principal)
+            return self.inner.synthesize(request, start_sample, principal=principal)
         return _Stream(self, request, start_sample, principal)
 
     async def drain(self) -> None:
         """See EnginePool."""
         self._draining = True
-        await asyncio.gather(self.pool.drain(), self._idle.wait())
+        await asyncio.gather(self.inner.drain(), self._idle.wait())
 
     async def close(self) -> None:
         """See EnginePool."""
         self._draining = self.closed = True
         for stream in list(self._speaking):
             stream.cancel()
-        await self.pool.close()
+        await self.inner.close()
 
     def enter(self, stream: "_Stream") -> None:
         """A stream speaks from memory. Raises PoolUnavailable."""
@@ -116,7 +116,7 @@ class _Stream:
         kept = self._pool.cache.find(self._spot)
         self._pool.report()
         if kept is None:
-            self._rendered = self._pool.pool.synthesize(self._request, self._start_sample, principal=self._principal)
+            self._rendered = self._pool.inner.synthesize(self._request, self._start_sample, principal=self._principal)
             if not self._start_sample:
                 self._recording = Recording(self._pool.cache, self._spot)
             return

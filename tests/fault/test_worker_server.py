@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from server.cluster.workers import WorkerPool
+from server.cluster import EnginePool
 from tests.support.faults import Heard, gauge, prove, speak
+from tests.support.pools import worker_pool_of
 from tests.support.processes import ROOT, ServerProcess, get, server_process
 from tests.support.server import http_of, running, url_of
 
@@ -32,13 +33,13 @@ async def test_a_worker_killed_every_second_and_every_stream_is_complete_and_exa
         assert gauge(server, "cosystream_sessions_open") == 0
 
 
-async def _kill_every_second(pool: object, listening: Sequence[asyncio.Future[Heard]]) -> int:
+async def _kill_every_second(pool: EnginePool | None, listening: Sequence[asyncio.Future[Heard]]) -> int:
     """One that serves, once the one before it is back, until everybody has heard everything; how many."""
-    assert isinstance(pool, WorkerPool)
+    workers = worker_pool_of(pool)
     kills = 0
     while (await asyncio.wait(listening, timeout=1.0))[1]:
-        serving = [each.pid for each in pool._connections if each.streams]
-        if serving and pool.capacity().workers == 2:
+        serving = [each.pid for each in workers._connections if each.streams]
+        if serving and workers.capacity().workers == 2:
             os.kill(serving[kills % len(serving)], signal.SIGKILL)
             kills += 1
     return kills
@@ -48,11 +49,11 @@ async def test_ready_while_one_works_and_not_without() -> None:
     async with running(workers=1) as server:
         ready = f"{http_of(server)}/readyz"
         assert (await asyncio.to_thread(get, ready))[0] == 200
-        assert isinstance(server.pool, WorkerPool)
-        pid = server.pool._connections[0].pid
+        workers = worker_pool_of(server.pool)
+        pid = workers._connections[0].pid
         os.kill(pid, signal.SIGKILL)
         async with asyncio.timeout(5):
-            while server.pool.capacity().workers:
+            while workers.capacity().workers:
                 await asyncio.sleep(0.001)
         status, body = await asyncio.to_thread(get, ready)
         assert (status, b"no engine is at work" in body) == (503, True)

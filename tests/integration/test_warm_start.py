@@ -34,9 +34,8 @@ async def test_the_first_request_of_each_kind_is_as_cheap_as_the_next(tmp_path: 
     # Python then tells of every import, where the log goes.
     env = {"COSYSTREAM_MODEL_DIR": str(voices), "PYTHONPROFILEIMPORTTIME": "1"}
     with ExitStack() as running:
-        server = await asyncio.to_thread(
-            running.enter_context, server_process(tmp_path / "log", "--context-cache-mb", "0", env=env)
-        )
+        process = server_process(tmp_path / "log", "--context-cache-mb", "0", env=env)
+        server = await asyncio.to_thread(running.enter_context, process)
         for name, ask in kinds.items():
             spent = [await cpu_ms(server, ask) for _ in range(TIMES)]
             assert spent[0] < 1.5 * statistics.median(spent[1:]) + 15, (name, spent)

@@ -31,6 +31,13 @@ async def collect(stream: Any) -> list[RenderedChunk]:
     return [chunk async for chunk in stream]
 
 
+def worker_pool_of(pool: Any) -> WorkerPool:
+    """The pool of worker processes behind those that recover and remember."""
+    while not isinstance(pool, WorkerPool):
+        pool = pool.inner
+    return pool
+
+
 def pcm(chunks: list[RenderedChunk]) -> bytes:
     """Their samples."""
     return b"".join(chunk.pcm for chunk in chunks)
