@@ -62,13 +62,16 @@ class Connect:
     def __await__(self) -> Generator[Any, None, Session]:
         return self._open().__await__()
 
-    async def come_back(self, saved: SavedSession) -> tuple[Session, Utterance, Sent]:
+    async def come_back(
+        self, saved: SavedSession, before: Callable[[SavedSession], None]
+    ) -> tuple[Session, Utterance, Sent]:
         """Instead of a new session the one that another process had, its utterance, and what the server has of that.
 
-        Close the session yourself. Raises SessionGone where the server does not know it any more, and what opening one
-        raises.
+        `before` is given what is good from now on, before the server learns that it arrived: then the old token is none
+        any more. Close the session yourself. Raises SessionGone where the server does not know it any more, and what
+        opening one raises.
         """
-        return await self._patiently(lambda: self._come_back_now(saved))
+        return await self._patiently(lambda: self._come_back_now(saved, before))
 
     async def __aenter__(self) -> Session:
         self._session = await self._open()
@@ -102,10 +105,14 @@ class Connect:
         session, _ = await self._greet(self._request, None)
         return session
 
-    async def _come_back_now(self, saved: SavedSession) -> tuple[Session, Utterance, Sent]:
+    async def _come_back_now(
+        self, saved: SavedSession, before: Callable[[SavedSession], None]
+    ) -> tuple[Session, Utterance, Sent]:
         session, answer = await self._greet(saved.greeting, saved.opened)
         try:
             assert isinstance(answer, Resumed)
+            token = answer.new_token or saved.token
+            before(replace(saved, token=token, epoch=answer.epoch, generation=answer.generation))
             return session, *session.come_back(saved, answer)
         except BaseException:
             await session.close()

@@ -2,12 +2,12 @@
 
 import asyncio
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
-from typing import Final
+from typing import Any, Final
 
 from client.cli.caption_file import CaptionFile
 from client.cli.ledger import Ledger
@@ -122,7 +122,7 @@ class Keeper:
             taken, position = utterance.taken, sink.position
             self._advance(position)
             self.state = self._snapshot(position)
-            await asyncio.to_thread(write_state, self.path, self.state, sync=True)
+            await _to_its_end(asyncio.to_thread(write_state, self.path, self.state, sync=True))
             utterance.confirm(taken, position - self._ledger.begun.samples)
 
     async def leave(self, *, cancelled: bool) -> None:
@@ -171,3 +171,13 @@ class Keeper:
             segments=ledger.open_segments,
             blocks=self._blocks,
         )
+
+
+async def _to_its_end(work: Coroutine[Any, Any, None]) -> None:
+    """A thread cannot be cancelled: who is cancelled waits for it, so that the next one finds things in order."""
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise

@@ -88,7 +88,7 @@ class Outputs:
         elif is_special(output):
             sink = PipeSink(self._plan.container, open_special(output), str(output))
         else:
-            if not at_sample:
+            if self._plan.state is None and not at_sample:
                 remove_state(state_name(output))  # of a file that is overwritten now
             sink = self.file = FileSink(
                 output, self._plan.container, at_sample=at_sample or None, bitrate=self._bitrate

@@ -17,7 +17,7 @@ from client.cli.outputs import PLAY_LEAD_MS, Outputs
 from client.cli.plan import Plan
 from client.cli.progress import Progress
 from client.cli.report import Totals
-from client.cli.state import ARGUMENTS, STDIN, Source, State
+from client.cli.state import ARGUMENTS, STDIN, Source, State, state_name, write_state
 from client.cli.text_source import TextSource, open_text, paced, read_text
 from client.connection import connect
 from client.continuing import FUTILE_RESTARTS
@@ -223,11 +223,17 @@ class Reading:
             async with connection as session:
                 yield session, None, None
             return
-        session, utterance, sent = await connection.come_back(saved)
+        session, utterance, sent = await connection.come_back(saved, self._note_session)
         try:
             yield session, utterance, sent
         finally:
             await session.close()
+
+    def _note_session(self, saved: SavedSession) -> None:
+        state, output = self._plan.state, self._plan.output
+        assert state is not None
+        assert output is not None
+        write_state(state_name(output), replace(state, session=saved), sync=False)
 
     @asynccontextmanager
     async def _measured(self, session: Session) -> AsyncIterator[None]:

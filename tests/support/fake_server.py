@@ -62,6 +62,7 @@ class Behaviour:
     unacked_bytes: int = limits.MAX_UNACKED_BYTES
     resume_ttl_ms: int = 0
     resume_answer: s.ServerMessage | None = None  # instead of `resumed`
+    utterance_chars: int = limits.MAX_UTTERANCE_CHARS
     refuses: bool = False  # new connections, with HTTP 503
     http_answer: Response | None = None  # to every request, instead of anything else
     hangs: bool = False  # takes new connections, and says nothing on them
@@ -152,6 +153,7 @@ class FakeSession:
             "text_window_chars": self.behaviour.window,
             "queued_utterances": self.behaviour.queued,
             "unacked_bytes": self.behaviour.unacked_bytes,
+            "utterance_chars": self.behaviour.utterance_chars,
             "idle_timeout_ms": 60_000,
             "resume_ttl_ms": self.behaviour.resume_ttl_ms,
         }
@@ -240,6 +242,7 @@ class FakeSession:
                 self.unspoken += len(message.text)
                 assert self.unspoken <= self.behaviour.window, "the client overran the window"
                 self.utterances[-1].text += message.text
+                assert len(self.utterances[-1].text) <= self.behaviour.utterance_chars, "the utterance is too long"
             case c.Flush():
                 self.utterances[-1].pieces.append(len(self.utterances[-1].text))
             case c.Silence():
