@@ -20,7 +20,7 @@ from client.items import Audio
 from client.sinks.base import CannotContinue, Container
 from client.sinks.encodings import encoding_for, kept_in
 
-HEADER_EVERY: Final = 262_144  # bytes after which the header is renewed: 5 s of PCM at 24 kHz, 0.4 s at block speed
+HEADER_EVERY: Final = 262_144  # bytes (5 s of PCM at 24 kHz) after which the header is renewed; before, as it doubles
 _PERMISSIONS: Final = 0o666  # less the umask, as for any new file
 
 
@@ -99,7 +99,7 @@ class FileSink:
         """Appends."""
         try:
             self._append(self._encoding.body(audio))
-            if self._end - self._header_at >= HEADER_EVERY:
+            if self._end - self._header_at >= min(HEADER_EVERY, self._header_at):
                 self._write_header()
         except OSError as error:
             raise self._failed(error) from error

@@ -14,6 +14,7 @@ import pytest
 import soundfile
 
 from client.cli.exit_codes import ExitCode
+from client.sinks import CONTAINERS, kept_audio
 from tests.support.client_process import Command, run
 from tests.support.server import running_server
 
@@ -22,6 +23,10 @@ NOVEL = "第一回　话说天下大势，分久必合，合久必分。“你�
 
 def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
+
+
+def size_of(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
 
 
 @contextmanager
@@ -129,6 +134,25 @@ async def test_a_full_disk_ends_it_with_one_line_and_a_file_that_plays(tmp_path:
     assert partial.stat().st_size <= 30_000
     samples, _ = soundfile.read(partial)
     assert len(samples) > 10_000
+
+
+@pytest.mark.parametrize("name", ["book.wav", "book.opus", "book.flac"])
+async def test_a_killed_client_leaves_a_file_that_plays(tmp_path: Path, name: str) -> None:
+    (tmp_path / "book.txt").write_text("One more sentence of the book. " * 3_000)
+    partial = tmp_path / f"{name}.part"
+    async with running_server() as url:
+        command = await Command.start(tmp_path, "stream", "book.txt", "-o", name, url=url)
+        async with asyncio.timeout(10):
+            while size_of(partial) < 40_000:
+                await asyncio.sleep(0.01)
+        command.process.kill()
+        await command.process.wait()
+    found = kept_audio(tmp_path / name, CONTAINERS[partial.with_suffix("").suffix])
+    assert found is not None
+    assert found.samples > 10_000
+    played, _ = soundfile.read(partial)
+    assert found.samples / 3 < len(played) <= found.samples
+    assert np.abs(played).max() > 0.1
 
 
 async def test_a_device_that_is_full(tmp_path: Path) -> None:

@@ -168,6 +168,32 @@ async def test_an_opus_file_goes_on_in_the_same_stream(tmp_path: Path, cut: int,
     assert path.read_bytes().count(b"OpusHead") == 1
 
 
+@pytest.mark.parametrize("frame_ms", [2.5, 10, 60])
+@pytest.mark.parametrize("rate", [8_000, 12_000, 16_000, 48_000])
+async def test_at_every_rate_and_length_of_packet(tmp_path: Path, rate: int, frame_ms: float) -> None:
+    samples = voice(rate)
+    encoder = OpusEncoder(rate, frame_ms, 32_000)
+    packets = [*encoder.push(samples.tobytes()), *encoder.finish()]
+    n = encoder.samples_per_packet
+    items = [Audio(1, i * n, n, b"", (packet,)) for i, packet in enumerate(packets)]
+    path = tmp_path / "out.opus"
+    sink = FileSink(path, "ogg")
+    await sink.begin(rate, encoder.pre_skip)
+    for item in items:
+        await sink.write(item)
+    await sink.finish(rate)
+    untouched = np.square((soundfile.read(path, dtype="int16")[0].astype(float) - samples)[480:]).sum()
+    for cut in (rate - 1, rate * 2 // 3, 700, 10):
+        sink = FileSink(path, "ogg", at_sample=cut)
+        await sink.begin(rate, 0)
+        await sink.write(Audio(1, 0, rate - cut, samples[cut:].tobytes()))
+        await sink.finish(rate - cut)
+        found, _ = soundfile.read(path, dtype="int16")
+        assert len(found) == rate
+        error = np.square((found.astype(float) - samples)[480:]).sum()
+        assert error < 4 * untouched  # after as many cuts
+
+
 async def test_no_click_where_an_opus_file_goes_on(tmp_path: Path) -> None:
     samples = voice(72_000)
     path = tmp_path / "out.opus"

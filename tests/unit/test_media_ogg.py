@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from protocol.limits import FRAME_MS_OPUS, SAMPLE_RATES_OPUS
 from protocol.media.ogg import OggOpusWriter, ogg_crc
+from protocol.media.ogg_reading import OpusHead, packet_samples, read_head
+from protocol.media.ogg_reading import read_pages as pages_of
 from protocol.media.opus import OpusEncoder
 
 
@@ -146,3 +148,63 @@ def test_misuse_is_refused() -> None:
     writer.finish([], 480, 0)
     with pytest.raises(ValueError, match="finished"):
         writer.write([b"a"], 480)
+
+
+# ---- reading back ----
+
+
+@pytest.mark.parametrize("frame_ms", FRAME_MS_OPUS)
+@pytest.mark.parametrize("sample_rate", SAMPLE_RATES_OPUS)
+def test_a_packet_tells_how_long_it_is(sample_rate: int, frame_ms: float) -> None:
+    for bitrate in (16_000, 96_000):
+        encoder = OpusEncoder(sample_rate, frame_ms, bitrate)
+        packets = [*encoder.push(sound(sample_rate, sample_rate)), *encoder.finish()]
+        assert {packet_samples(packet, sample_rate) for packet in packets} == {encoder.samples_per_packet}
+
+
+@pytest.mark.parametrize("packet", [b"", b"\x03"])
+def test_what_is_no_packet(packet: bytes) -> None:
+    with pytest.raises(ValueError, match="Opus packet"):
+        packet_samples(packet, 48_000)
+
+
+def ogg_file(packets_per_page: int) -> tuple[bytes, list[bytes]]:
+    encoder = OpusEncoder(24_000, 20, 32_000)
+    packets = [*encoder.push(sound(24_000, 24_000)), *encoder.finish()]
+    writer = OggOpusWriter(24_000, encoder.pre_skip, 7, packets_per_page)
+    data = writer.headers() + writer.write(packets[:-1], 480)
+    assert writer.samples_given == (len(packets) - 1) // packets_per_page * packets_per_page * 480
+    data += writer.flush() + writer.flush()
+    assert writer.samples_given == 480 * (len(packets) - 1)
+    return data + writer.finish(packets[-1:], 480, 24_000), packets
+
+
+def test_pages_are_read_back_up_to_where_they_are_torn() -> None:
+    data, packets = ogg_file(7)
+    whole = list(pages_of(io.BytesIO(data)))
+    assert [packet for page in whole[2:] for packet in page.packets] == packets
+    assert [page.sequence for page in whole] == list(range(len(whole)))
+    ends = [*(page.offset for page in whole[1:]), len(data)]
+    for size in range(0, len(data) + 1, 97):
+        assert list(pages_of(io.BytesIO(data[:size]))) == whole[: sum(end <= size for end in ends)]
+    damaged = bytearray(data)
+    damaged[whole[4].offset + 100] ^= 1
+    assert list(pages_of(io.BytesIO(damaged))) == whole[:4]
+
+
+def test_the_head_is_read_back() -> None:
+    data, _ = ogg_file(50)
+    assert read_head(pages_of(io.BytesIO(data))) == OpusHead(24_000, 156)
+    for other in (b"", data[:40], data[47:], data.replace(b"OpusHead", b"OpusHeat")):
+        assert read_head(pages_of(io.BytesIO(other))) is None
+
+
+def test_a_stream_goes_on_at_a_page() -> None:
+    data, packets = ogg_file(10)
+    third = list(pages_of(io.BytesIO(data)))[4]
+    writer = OggOpusWriter(24_000, 156, third.serial, 10)
+    writer.go_on(third.sequence, 20 * 480)
+    rest = writer.write(packets[20:-1], 480) + writer.flush() + writer.finish(packets[-1:], 480, 24_000)
+    assert data[: third.offset] + rest == data
+    with pytest.raises(ValueError, match="before anything else"):
+        writer.go_on(0, 0)
