@@ -12,10 +12,11 @@ from server.cache.audio import AudioCache
 from server.cache.counts import CacheSize, CacheUse
 from server.cluster import Capacity, EnginePool, PoolUnavailable, Urgency
 from server.cluster.cached import CachedPool
+from server.cluster.recovering import RecoveringPool
 from server.engines import EngineError, RenderPlan, registry
 from server.engines.base import Capabilities
 from server.engines.rendering import Part, RenderedChunk, SegmentRequest
-from tests.support.pools import TEXT, Noted, cached, collect, pcm, request
+from tests.support.pools import TEXT, Noted, cached, collect, in_process, pcm, request
 
 SCRIPT = [
     {"match": "坏", "at": 1, "action": "fail"},
@@ -275,6 +276,21 @@ async def test_what_was_rendered_anew_after_a_failure_is_told_and_not_kept() -> 
     for _ in range(2):
         assert tuple(await collect(pool.synthesize(request()))) == behind.chunks
     assert len(behind.asked) == 2
+
+
+@pytest.mark.parametrize("chunk", [0, 1])
+@pytest.mark.parametrize("times", [1, 1_000])
+async def test_only_what_the_engine_itself_said_is_kept(chunk: int, times: int) -> None:
+    """With the pool that recovers in between, as in a server: a second attempt makes the same, a clip does not."""
+    fails = {"match": "坏", "at": chunk, "action": "fail", "transient": True, "times": times}
+    cache = AudioCache(2**20)
+    async with in_process(registry.create("tone", {"script": [fails]})) as engine:
+        pool = CachedPool(RecoveringPool(engine, None, lambda failed: None), cache)
+        told = [await collect(pool.synthesize(request("坏" + TEXT))) for _ in range(3)]
+    clips = [chunk.part.source for chunks in told for chunk in chunks if chunk.part and chunk.part.source == "clip"]
+    assert len(clips) == (0 if times == 1 else 3)
+    assert [pcm(chunks) for chunks in told] == [pcm(told[0])] * 3
+    assert cache.use == (CacheUse(hits=2, misses=1) if times == 1 else CacheUse(misses=3))
 
 
 async def test_a_recipe_is_followed_and_not_looked_up() -> None:
