@@ -90,7 +90,9 @@ class Segmenter:
         Hard: whenever anything is pending. Soft: only where the pending text looks like a finished clause or sentence
         (see `looks_complete`). A cut that punctuation makes at the same place anyway keeps the cause PUNCTUATION.
         """
-        if self._ended or self.pending == 0 or (self._flushes and self._flushes[-1][0] == self._fed):
+        if self._ended or self.pending == 0:
+            return None
+        if self._flushes and self._flushes[-1][0] == self._fed and (soft or self._flushes[-1][1] is CutCause.FLUSH):
             return None
         if soft and not (self._pending_speaks() and looks_complete(self._tail)):
             return None
@@ -179,7 +181,7 @@ class Segmenter:
         self._speaks = False
         self._before: Unit | None = None  # the last unit that is no space
         self._places = Places(self._full)
-        self._furthest: Place | None = None  # the last start of a unit within the window, if there is nothing better
+        self._furthest: Place | None = None  # the last start of a unit within the window: better than none
 
     def _take(self, unit: Unit, end: int, cause: CutCause | None) -> Cut | None:
         """Add a unit to the segment; a cut if that completes one, `_UNCERTAIN` if the next character decides."""
@@ -286,7 +288,8 @@ class Segmenter:
         before = self._before
         spaced = before is not None and before.end < unit.start
         unit, tokens, size = self._sizes.of(self._text, unit, spaced=spaced)
-        place = self._place_before(unit) if 0 < self._tokens <= self._window else None
+        fits = self._tokens <= self._window or self._furthest is None
+        place = self._place_before(unit) if self._tokens and fits else None
         if place is not None and not self._tears(unit):
             self._furthest = place
         if tokens and (self._speaks or (self._sentences and self._tokens)):

@@ -143,6 +143,12 @@ def test_a_word_that_no_segment_can_hold_is_cut() -> None:
     assert max(len(cut.text.strip()) for cut in cuts) <= 80 // 3
 
 
+def test_what_alone_is_more_than_a_window_stands_alone() -> None:
+    limits = SegmentLimits(max_tokens=65, count_tokens=len, block_tokens=45, block_window_tokens=16)
+    url = "https://example.com/a?b=1"
+    assert f"{url} " in [cut.text for cut in cut_up([f"lorem 7 lorem {url} " + "lorem " * 9], limits)]
+
+
 def test_emoji_are_not_torn_where_they_count() -> None:
     family = "👨‍👩‍👧‍👦"
     cuts = cut_up([family * 400], SegmentLimits(max_tokens=256, count_tokens=pieces_of_bytes))

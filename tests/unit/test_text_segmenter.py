@@ -310,6 +310,7 @@ def test_cuts_tile_the_text(text: str) -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(text=TEXT, flushes=st.lists(st.tuples(st.integers(0, 80), st.booleans()), max_size=4))
+@example(text="你好你好你好的的的etc，，", flushes=[(13, True), (13, False)])  # soft, then hard
 def test_flushes_act_alike_whenever_cuts_are_pulled(text: str, flushes: list[tuple[int, bool]]) -> None:
     runs = []
     for eager in (True, False):
