@@ -168,20 +168,21 @@ def _spoken(text: str, script: Iterable[dict[str, Any]]) -> tuple[Book, list[Let
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder, "letters")
         with server_process("--engine", "tone", "--engine-option", options, "--dead-letters", str(place)) as server:
-            book = book_of(run(_hear(server.url, text)))
+            book = run(hear(server.url, text, mode="stream", speed=2.0))
             counted = server.metric("cosystream_failed_segments_total")
         letters = [entry for entry in LetterFolder(place, LETTERS_BYTES).read() if isinstance(entry, Letter)]
     return book, letters, counted
 
 
-async def _hear(url: str, text: str) -> Heard:
-    async with open_session(url, mode="stream", speed=2.0) as session:
+async def hear(url: str, text: str, **options: Any) -> Book:
+    """A text, spoken in a session with these options."""
+    async with open_session(url, **options) as session:
         hearing = asyncio.ensure_future(session.hear())
         await session.start()
         for at in range(0, len(text), PIECE):
             await session.send(c.Text, text=text[at : at + PIECE])
         await session.send(c.End)
-        return await hearing
+        return book_of(await hearing)
 
 
 def _failed(letter: Letter) -> Failed:

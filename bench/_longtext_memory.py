@@ -18,7 +18,7 @@ CPU_PERCENT: Final = 10.0  # CPU time of a character, with the longest text agai
 STARTS: Final = 3  # of a client that says little: what starting and ending one takes
 FILLS: Final = 12  # texts at most, until the caches are full
 FULL: Final = "cosystream_cache_evictions_total"
-USUAL_CACHE_MB: Final = str(Settings().audio_cache_mb)
+USUAL_CACHE_MB: Final = Settings().audio_cache_mb
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,8 @@ def memory(report: Report, share: float = 1.0, *, strict: bool = True) -> None:
 
 def measured(kind: Kind, share: float) -> tuple[list[Spoken], float]:
     """A text of every size, then one of the middle size again; and what starting a client takes, in CPU seconds."""
-    with server_process("--engine", kind.engine, "--audio-cache-mb", USUAL_CACHE_MB) as server:
+    cache_mb = max(1, round(share * USUAL_CACHE_MB))
+    with server_process("--engine", kind.engine, "--audio-cache-mb", str(cache_mb)) as server:
         start_s = warm_up(server, kind)
         sizes = (*kind.sizes, kind.sizes[1])
         return [

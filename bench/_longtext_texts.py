@@ -87,25 +87,34 @@ def chinese(chance: random.Random) -> str:
     return said + chance.choice("。。。。？！")
 
 
+def breathless(chance: random.Random) -> str:
+    """A sentence that is too long for a segment and has no mark inside."""
+    if chance.random() < 0.5:
+        return "".join(_zh_clause(chance) + join for join in ("并且", "于是", "并且", "。"))
+    return " and ".join(_clause(chance) for _ in range(5)).capitalize() + ". "
+
+
 def both(chance: random.Random) -> str:
     """A sentence in one or the other language, so that there are about as many characters of each."""
     return english(chance) if chance.random() < 0.25 else chinese(chance)
 
 
 def sentences(make: Callable[[random.Random], str], seed: int, repeated: float = 0.0) -> Iterator[str]:
-    """No two are the same, but for a share `repeated`: each of those is one that was said before."""
+    """No two are the same, but for `repeated` of every ten (0.3: three): each of those is one that was said before."""
     chance = random.Random(seed)
     said: dict[str, None] = {}
-    before: list[str] = []
     while True:
-        if before and chance.random() < repeated:
-            yield chance.choice(before)
-            continue
-        sentence = make(chance)
-        if sentence not in said:
+        again = set(chance.sample(range(1, 10), round(10 * repeated)))  # not the very first one
+        known = list(said) if again else []
+        for number in range(10):
+            if number in again:
+                yield chance.choice(known)
+                continue
+            while (sentence := make(chance)) in said:
+                pass
             said[sentence] = None
-            if repeated:
-                before.append(sentence)
+            if again:
+                known.append(sentence)
             yield sentence
 
 

@@ -13,6 +13,7 @@ from typing import Final
 from bench import _longtext_picture as drawing
 from bench._common import Report
 from bench._longtext_failing import failing
+from bench._longtext_joins import listen
 from bench._longtext_memory import memory
 from bench._longtext_speed import audio_cache, block_mode
 
@@ -29,11 +30,11 @@ def play(name: str, report: Report, *, quick: bool) -> None:
         case "block":
             block_mode(report, pairs=1 if quick else 5, strict=not quick)
         case "cache":
-            audio_cache(report, rounds=1 if quick else 3, strict=not quick)
+            audio_cache(report, rounds=1 if quick else 2, share=0.3 if quick else 1.0, strict=not quick)
         case "failing":
             failing(report, share)
         case "joins":
-            pass
+            listen(report, share=0.2 if quick else 1.0)
 
 
 def main() -> int:

@@ -8,7 +8,7 @@ from protocol.limits import MAX_TEXT_CHARS
 SHORT = 5_000
 LONG = 60_000
 FILL = 20_000
-MIB = 1.5
+MIB = 1.25
 """Growth that is none. 55,000 characters more are 26 MiB of audio and 9,500 words, which take 2 MiB where each is kept
 as what the server tells of it.
 """

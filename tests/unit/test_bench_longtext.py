@@ -6,10 +6,12 @@ from hashlib import sha256
 from itertools import islice
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 
 from bench._common import Figure
 from bench._longtext_failing import Book, Failed, Said, book_of, compare
+from bench._longtext_joins import RATE, Wave, joins, longest_inside_ms, measure
 from bench._longtext_memory import table
 from bench._longtext_picture import picture, round_thousands
 from bench._longtext_run import Sample, thinned
@@ -98,6 +100,46 @@ def test_the_picture_is_one() -> None:
     texts = [element.text for element in root.iter() if element.text]
     assert {"10,000", "100,000", "1,000,000", "20,000", "server", "client"} <= set(texts)
     assert round_thousands(57) == "57"
+
+
+# Joins
+
+
+def speech(seconds: float) -> Wave:
+    """Something as loud as speech, without high frequencies."""
+    at = np.arange(round(seconds * RATE)) / RATE
+    return 0.3 * np.sin(2 * np.pi * 180 * at)
+
+
+def test_a_join_that_cannot_be_heard() -> None:
+    found = measure(speech(2.0), RATE, after_mark=False)
+    assert found.step <= 1.01
+    assert found.high_db < 3
+    assert found.pause_ms == 0
+
+
+def test_a_click_at_a_join() -> None:
+    wave = speech(2.0)
+    wave[RATE:] += 0.2
+    found = measure(wave, RATE, after_mark=False)
+    assert found.step > 2
+    assert found.high_db > 10
+
+
+def test_a_pause_at_a_join_and_one_beside_it() -> None:
+    wave = speech(3.0)
+    wave[RATE - 1_200 : RATE + 3_600] = 0
+    assert measure(wave, RATE, after_mark=True).pause_ms == pytest.approx(200, abs=8)
+    assert measure(wave, RATE + 8_000, after_mark=True).pause_ms == 0
+    pcm = (wave * 32_767).astype("<i2").tobytes()
+    assert longest_inside_ms(Book((said(0, 9, pcm),), 0, 0, 0)) == pytest.approx(200, abs=8)
+
+
+def test_joins_are_those_inside_sentences() -> None:
+    pcm = (speech(1.0) * 32_767).astype("<i2").tobytes()
+    text = "one, two three. four"
+    book = Book(tuple(said(a, b, pcm) for a, b in ((0, 5), (5, 9), (9, 16), (16, 20))), 0, 0, 0)
+    assert [each.after_mark for each in joins(text, book)] == [True, False]
 
 
 # A text with failures
