@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import Final, Self
 
-from server.audio.clip import clip_pcm
+from server.audio.clip import clip_pcm, seam_length
 from server.cluster.base import PoolUnavailable, SegmentStream, Urgency, WorkerLost
 from server.cluster.failures import Attempt, Outcome
 from server.cluster.segment import trace_of
@@ -38,6 +38,7 @@ class Rendering:
     began: int = 0  # the segment's sample at which this attempt began
     began_at: float = 0.0  # on the event loop's clock
     again: bool = False  # it is the second one, which may tell words of the first one anew
+    broken_off: int = 0  # the value of the sample before it, where it takes over in the middle of a sound
     plain: bool = False  # its chunks are those of the segment as they are
     words: list[WordTiming] = field(default_factory=list)
 
@@ -127,6 +128,17 @@ class ClipStream:
     def cancel(self) -> None:
         """See SegmentStream."""
         self._at = self._length
+
+
+def rendered_from(request: SegmentRequest, start_sample: int) -> int:
+    """The sample from which a recipe must be rendered to know those from `start_sample` on: within a seam, it is the
+    last one before that.
+    """
+    seam = seam_length(request.sample_rate)
+    for part in reversed(request.parts):
+        if 0 < part.first_sample <= start_sample < part.first_sample + seam:
+            start_sample = part.first_sample - 1
+    return start_sample
 
 
 def known_recipe(request: SegmentRequest, start_sample: int) -> deque[tuple[Task, Part | None, int | None]]:

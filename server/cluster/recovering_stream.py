@@ -5,6 +5,7 @@ from collections.abc import Coroutine
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
+from server.audio.clip import with_seam
 from server.cluster.base import EnginePool, PoolUnavailable, SegmentStream, Urgency
 from server.cluster.failures import Attempt, FailedSegment, Outcome
 from server.cluster.parts import (
@@ -18,6 +19,7 @@ from server.cluster.parts import (
     known_recipe,
     part_request,
     reached,
+    rendered_from,
     worse,
 )
 from server.engines.base import FailureKind
@@ -41,11 +43,13 @@ class RecoveringStream:
         self._request = request
         self._principal = principal
         self._time = asyncio.get_running_loop().time
-        self._next = start_sample  # of the segment, to be given
+        self._start = start_sample
+        self._next = rendered_from(request, start_sample)  # of the segment, to come
+        self._tail = b""  # the latest audio
         self._begun = bool(request.parts)
         self._over = False
         self._doing: Rendering | None = None
-        self._recipe = known_recipe(request, start_sample)
+        self._recipe = known_recipe(request, self._next)
         self._recovery: Recovery | None = None  # once something failed, or a recipe ended before its text
         self._attempts: list[Attempt] = []
         self._outcome: Outcome = "recovered"
@@ -81,7 +85,9 @@ class RecoveringStream:
                 else:
                     if not doing.plain:
                         return self._placed(doing, chunk)
-                    self._next += len(chunk.pcm) // 2
+                    if chunk.pcm:
+                        self._tail = chunk.pcm
+                        self._next += len(chunk.pcm) // 2
                     if chunk.words:
                         doing.words.extend(chunk.words)
                     return chunk
@@ -113,7 +119,12 @@ class RecoveringStream:
             pcm = pcm[: 2 * (doing.until - self._next)]
             doing.stream.cancel()
             self._doing = None
+        if doing.broken_off:
+            pcm = with_seam(pcm, self._next - doing.first, doing.broken_off, self._request.sample_rate)
+        unasked = max(0, self._start - self._next)
+        self._tail = pcm or self._tail
         self._next += len(pcm) // 2
+        pcm = pcm[2 * unasked :] if unasked else pcm
         if words:
             if doing.first:
                 # of a list, not of a generator: docs/decisions.md, "Tuples of lists"
@@ -229,6 +240,12 @@ class RecoveringStream:
 
     async def _rendering(self, task: Task, first: int, part: Part | None) -> Rendering | None:
         """A task, begun at the next sample; None where nobody can do it."""
+        doing = await self._made(task, first, part)
+        if doing is not None and not task.whole and self._next == first:
+            doing.broken_off = int.from_bytes(self._tail[-2:], "little", signed=True)
+        return doing
+
+    async def _made(self, task: Task, first: int, part: Part | None) -> Rendering | None:
         request, pool = self._request, self._pool.inner
         if task.source == "clip":
             stream: SegmentStream = ClipStream(part_request(request, task), max(0, self._next - first))
@@ -271,7 +288,7 @@ class RecoveringStream:
 
     def _untold(self, part: Part | None) -> Part | None:
         """A part that begins now; one that began earlier is known to whoever asks."""
-        return part if part is not None and part.first_sample >= self._next else None
+        return part if part is not None and part.first_sample >= max(self._next, self._start) else None
 
     # ---- what is told ----
 

@@ -151,7 +151,10 @@ async def test_a_failure_anywhere(action: str, kind: str, at: int, fallback: Any
         # again, as it was: from anywhere, and telling nobody
         recipe = replace(asked, parts=found)
         total = len(samples) // 2
-        for start in (0, 1, found[0].first_sample, found[-1].first_sample + 1_000, total - 1, total):
+        n = found[0].first_sample
+        for start in (0, 1, n - 1, n, n + 1, n + 47, n + 48, found[-1].first_sample + 1_000, total - 1, total):
+            if start < 0:
+                continue
             again = await collect(made.synthesize(recipe, start_sample=start))
             assert pcm(again) == samples[2 * start :], start
             assert parts(again) == tuple(part for part in found if part.first_sample >= start)
@@ -234,6 +237,21 @@ async def test_a_text_without_punctuation_becomes_a_clip_as_long_as_itself() -> 
     assert 1.0 < len(samples) / 48_000 < 2.5
     assert 500 < loudness(samples) < 1_500
     assert loudness(samples[24_000:]) == 0
+
+
+@pytest.mark.parametrize("rate", [8_000, 24_000, 48_000])
+@pytest.mark.parametrize("behind", [None, NOTHING_FAILS], ids=["clip", "fallback"])
+async def test_where_another_one_takes_over_nothing_clicks(rate: int, behind: Any) -> None:
+    asked = request("没有标点的坏话坏", sample_rate=rate)
+    async with tone_pool() as pool:
+        usual = np.frombuffer(pcm(await collect(pool.synthesize(asked))), "<i2").astype(int)
+    async with scripted({"action": "fail", "match": BAD, "at": 2}, fallback=behind) as made:
+        chunks = await collect(made.synthesize(asked))
+    first = parts(chunks)[0].first_sample
+    samples = np.frombuffer(pcm(chunks), "<i2").astype(int)
+    assert abs(samples[first - 1]) > 100  # in the middle of a sound
+    near = samples[first - 10 : first + rate // 200]
+    assert abs(np.diff(near)).max() < 2 * abs(np.diff(usual)).max() + abs(samples[first - 1]) / (rate / 1_000)
 
 
 async def test_text_that_says_nothing_needs_no_clip() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.audio.clip import TONE_S, clip_pcm
+from server.audio.clip import TONE_S, clip_pcm, seam_length, with_seam
 from server.engines.base import FailureKind
 from server.scheduler.recovery import (
     MAX_FAILURES,
@@ -348,3 +348,18 @@ def test_a_clip_of_nothing_and_one_shorter_than_its_tone() -> None:
     short = np.frombuffer(clip_pcm(0, 1_000, 1_000, 24_000, volume=2.0), "<i2").astype(int)
     assert len(short) == 1_000
     assert abs(short[[0, -1]]).max() < 20
+
+
+@pytest.mark.parametrize("value", [0, 1, -9_000, 32_767, -32_768])
+def test_a_seam_fades_from_where_the_sound_broke_off(value: int) -> None:
+    rate, silence = 24_000, bytes(2 * 200)
+    whole = with_seam(silence, 0, value, rate)
+    samples = np.frombuffer(whole, "<i2").astype(int)
+    assert len(samples) == 200
+    assert not samples[seam_length(rate) :].any()
+    assert abs(np.diff([value, *samples])).max() <= abs(value) * 0.04 + 1
+    pieces = [with_seam(silence[2 * at : 2 * at + 14], at, value, rate) for at in range(0, 200, 7)]
+    assert b"".join(pieces) == whole
+    loud = np.full(100, 32_000, "<i2").tobytes()
+    assert np.frombuffer(with_seam(loud, 0, 32_767, rate), "<i2").max() == 32_767
+    assert with_seam(b"", 0, value, rate) == b""
