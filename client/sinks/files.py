@@ -72,7 +72,7 @@ class FileSink:
         self._end = 0  # bytes that belong to the file
         self._header = b""  # true for that many
         self._position = 0
-        self._solid, self._solid_header, self._solid_position = 0, b"", 0  # the same without what is provisional
+        self._provisional = b""  # the last bytes, if the next ones take their place
         self._broken = True  # not begun, or a write failed: what the encoding gave out is not all there
         self._header_at = 0  # the size when the header was written last
 
@@ -148,12 +148,9 @@ class FileSink:
             raise OutputFailed(f"cannot go on with {source}: it {error}") from error
         if source != self.partial:
             source.replace(self.partial)
-        self._solid, self._end = cut, os.fstat(descriptor).st_size
-        self._solid_header, self._solid_position = self._encoding.header(), self._encoding.samples
-        self._append(more, provisional=self._encoding.replaces_flushed)
-        if not more:
-            os.ftruncate(descriptor, cut)
-            self._end, self._header, self._position = self._solid, self._solid_header, self._solid_position
+        self._end = os.fstat(descriptor).st_size
+        self._put(cut, more)
+        self._provisional = more if self._encoding.replaces_flushed else b""
         self._write_header()
 
     def _resume(self, descriptor: int, sample_rate: int, pre_skip: int) -> tuple[int, bytes]:
@@ -179,27 +176,32 @@ class FileSink:
             os.ftruncate(self._descriptor, 0)
 
     def _append(self, data: bytes, *, provisional: bool = False) -> None:
-        """Writes all of it in place of what is provisional, or leaves the file as it was before that."""
-        assert self._descriptor is not None
+        """Writes all of it in place of what is provisional, or leaves the file as it was."""
         if not data:
             self._header = self._encoding.header()
             return
-        view, at = memoryview(data), self._solid
+        assert self._descriptor is not None
+        solid = self._end - len(self._provisional)
         try:
-            while view:
-                written = os.pwrite(self._descriptor, view, at)
-                view, at = view[written:], at + written
-            if at < self._end:
-                os.ftruncate(self._descriptor, at)
+            self._put(solid, data)
         except OSError:
-            with suppress(OSError):
-                os.ftruncate(self._descriptor, self._solid)
-            self._end, self._header, self._position = self._solid, self._solid_header, self._solid_position
             self._broken = True
+            with suppress(OSError):
+                os.pwrite(self._descriptor, self._provisional, solid)
+                os.ftruncate(self._descriptor, self._end)
             raise
+        self._provisional = data if provisional else b""
+
+    def _put(self, at: int, data: bytes) -> None:
+        """Makes this the file's end. What was there before goes only when it is written."""
+        assert self._descriptor is not None
+        view = memoryview(data)
+        while view:
+            written = os.pwrite(self._descriptor, view, at)
+            view, at = view[written:], at + written
+        if at < self._end:
+            os.ftruncate(self._descriptor, at)
         self._end, self._header, self._position = at, self._encoding.header(), self._encoding.samples
-        if not provisional:
-            self._solid, self._solid_header, self._solid_position = self._end, self._header, self._position
 
     def _write_header(self) -> None:
         """Lies inside the file, on its first sector: needs no room, and is there as a whole or not at all."""

@@ -340,6 +340,34 @@ async def test_a_full_disk_leaves_a_valid_file_that_goes_on_later(
     check(path, container, samples)
 
 
+@pytest.mark.parametrize("container", CONTAINERS)
+async def test_a_full_disk_takes_nothing_that_was_synced(tmp_path: Path, container: Container) -> None:
+    samples = voice(80_000)
+    path = tmp_path / f"out{SUFFIX[container]}"
+    items, pre_skip = audio_of(samples, container)
+    sink = FileSink(path, container)
+    await sink.begin(RATE, pre_skip)
+    begun = len(items) // 3
+    for item in items[:begun]:
+        await sink.write(item)
+    position = await sink.sync()
+    assert position
+
+    async def write_rest() -> None:
+        for item in items[begun:]:
+            await sink.write(item)
+
+    with room_for(sink.partial.stat().st_size + 100):
+        with pytest.raises(OutputFailed, match="File too large"):
+            await write_rest()
+        await sink.abandon()
+    found = kept_audio(path, container)
+    assert found is not None
+    assert found.samples == sink.position == position
+    await write_file(path, container, samples[position:], at_sample=position)
+    check(path, container, samples)
+
+
 async def test_a_disk_that_is_full_at_the_end_is_told_then(tmp_path: Path) -> None:
     items, pre_skip = as_opus(voice(2_000))
     sink = FileSink(tmp_path / "out.opus", "ogg")
