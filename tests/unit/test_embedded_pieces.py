@@ -256,6 +256,7 @@ def test_a_long_run_is_followed_by_the_words_that_follow() -> None:
 def test_the_words_before_a_piece_are_said_along_with_it() -> None:
     assert _after("甲乙丙丁戊己庚辛壬癸", "今天", Boundary.CLAUSE) == [("丙|丁|戊|己|庚|辛|壬|癸", "今|天", "")]
     assert _after("我们说，", "今天", Boundary.CLAUSE) == [("我|们|说", "今|天", "")]
+    assert _after("At dawn, he", "walks on", Boundary.SENTENCE) == [("At|dawn|he", "walks|on", "")]
     assert _after("the old man", "walks on", Boundary.SENTENCE) == [("the|old|man", "walks|on", "")]
     assert _after("你好", "Bob", Boundary.SENTENCE, ENGLISH_ONLY) == [("Ni|Hao", "Bob", "")]
 

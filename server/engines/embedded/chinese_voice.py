@@ -80,6 +80,8 @@ class ChineseVoice:
                 "pitch_shift": np.array([pitch_shift], np.float32),
             },
         )
+        if self.reuse.active:  # what is kept must not hold on to the model's own memory
+            mel, durations = mel.copy(), durations.copy()
         spectrum = Spectrum(mel, durations)
         self.reuse.keep(key, spectrum)
         return spectrum

@@ -43,10 +43,8 @@ PARTING: dict[Language, frozenset[Mark]] = {
 """Marks that end a piece: at these the voice would pause too briefly, or not at all."""
 
 CONTEXT_WORDS = 8
-"""Words said before a piece that its model may be given along with it; more changed no measured join audibly."""
-CONTEXT_ENDS: dict[Language, frozenset[Mark]] = {"zh": _SENTENCE_MARKS, "en": PARTING["en"]}
-"""Marks behind which a voice takes no context: a new sentence owes nothing to the last one, and for the English voice
-what was gained after a comma did not pay for a network call twice as long."""
+"""How many of the words before a piece its model is given along with it, back to the end of a sentence. More come a
+little closer to the sentence spoken in one call, and cost as much again (bench.joins)."""
 STOCK_CONTINUATION: dict[Language, tuple[str, ...]] = {"zh": tuple("和他们"), "en": ("because", "we")}
 """Said and thrown away after a piece that runs on into what is not known yet: without anything to follow both voices
 end a phrase there, and the English one makes its last word twice as long."""
@@ -156,7 +154,7 @@ def _newest(spoken: list[_Spoken]) -> list[_Spoken]:
 def _context(said: Sequence[_Spoken], language: Language) -> list[_Spoken]:
     """Those of the words said last that help to say what follows them in `language`."""
     start = len(said)
-    while start and said[start - 1][0] == language and said[start - 1][2] not in CONTEXT_ENDS[language]:
+    while start and said[start - 1][0] == language and said[start - 1][2] not in _SENTENCE_MARKS:
         start -= 1
     return list(said[start:])
 
