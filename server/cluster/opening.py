@@ -16,6 +16,7 @@ from server.cluster.recovering import RecoveringPool, RecoveryObserver
 from server.cluster.workers.config import WorkerConfig
 from server.cluster.workers.pool import WorkerPool
 from server.cluster.workers.processes import WorkerProcesses
+from server.engines import registry
 from server.engines.context_cache import MIB, EngineContextCache
 from server.engines.loading import start_engine
 from server.settings import Settings
@@ -70,19 +71,26 @@ class PoolOpener:
 
         Raises OSError, ValueError, LookupError and EngineError, in one line, where the engine cannot start.
         """
-        pool: EnginePool = RecoveringPool(await self._start_engines(), self._fallback(), self._segment_failed)
+        fallback = await self._fallback()
+        pool: EnginePool = RecoveringPool(await self._start_engines(), fallback, self._segment_failed)
         self._pool = pool
         if self._settings.audio_cache_mb:
             pool = CachedPool(pool, AudioCache(self._settings.audio_cache_mb * MIB), self._observer)
         self._pool = pool
         return pool
 
-    def _fallback(self) -> FallbackEngine | None:
-        """The engine that speaks what the other one fails at; None where that would be the same one."""
+    async def _fallback(self) -> FallbackEngine | None:
+        """The engine that speaks what the other one fails at; None where that would be the same one. It is loaded when
+        it is needed. Raises LookupError where nobody installed it.
+        """
         settings = self._settings
         name = settings.fallback_engine
         if name in ("none", settings.engine):
             return None
+        installed = await in_daemon_thread(registry.names)
+        if name not in installed:
+            known = ", ".join(["none", *installed])
+            raise registry.UnknownEngine(f"fallback_engine must be one of {known}, not {name!r}")
         return FallbackEngine(
             name,
             lambda: start_engine(name, {}),

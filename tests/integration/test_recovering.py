@@ -545,3 +545,19 @@ async def test_the_embedded_voices_behind_another_engine(voices: Path) -> None:
     assert ended["degraded"] == len(degraded)
     assert [line["why"] for line in logs if line["event"] == "session detail"] == ["degraded"]
     assert len([line for line in logs if line["event"] == "a segment failed"]) == len(degraded)
+
+
+async def test_a_fallback_engine_that_nobody_installed_is_a_word_at_the_start() -> None:
+    with pytest.raises(LookupError, match=r"fallback_engine must be one of none, .*embedded.*, not 'nobody'"):
+        async with running(fallback_engine="nobody"):
+            pass
+
+
+@pytest.mark.parametrize("name", ["none", "tone"])
+async def test_no_engine_stands_behind_itself(name: str) -> None:
+    script = [{"action": "fail", "match": BAD}]
+    async with running(engine_options={"script": script}, fallback_engine=name) as server:
+        async with bare_client(url_of(server), open=c.Open()) as client:
+            await client.say(1, "坏的天气。")
+            await client.until(s.Done)
+        assert 'degraded_segments_total{outcome="clip"} 1.0' in server.metrics.render().decode()
