@@ -76,12 +76,17 @@ class Keeper:
             self.state = self._snapshot(sink.position)
             write_state(self.path, self.state, sync=False)
 
-    def announce(self, blocks: Blocks) -> None:
+    def let_go(self) -> None:
+        """The file is about to be opened anew: until `follow` there is nothing to write down."""
+        self._sink = self._session = self._utterance = self._blocks = None
+
+    async def announce(self, blocks: Blocks) -> None:
         """The end of the text is about to be sent. Raises OutputFailed."""
-        self._blocks = blocks
-        if self.state.session is not None:
-            self.state = replace(self.state, session=replace(self.state.session, blocks=blocks))
-            write_state(self.path, self.state, sync=False)
+        async with self._busy:
+            if self.state.session is not None:
+                self._blocks = blocks
+                self.state = replace(self.state, session=replace(self.state.session, blocks=blocks))
+                write_state(self.path, self.state, sync=False)
 
     def took(self) -> None:
         """An item was written."""

@@ -51,11 +51,13 @@ class Outputs:
             self._played(0, 0, 0)
             self._sinks.append(self.device)  # last: files are complete before the last sound was heard
 
-    async def reopen(self, at_sample: int) -> None:
-        """Other audio follows, which counts from there; what files have beyond is cut. Raises OutputFailed."""
+    async def reopen(self, at_sample: int, complete: int | None = None) -> None:
+        """Other audio follows, which counts from there; what files have beyond is cut. `complete`: what came since the
+        last time is, and has so many samples. Raises OutputFailed.
+        """
         if self.file is None:
             return
-        await self.file.abandon()
+        await (self.file.abandon() if complete is None else self.file.leave(complete))
         self._sinks.remove(self.file)
         self.file = None
         assert self._plan.output is not None

@@ -278,12 +278,16 @@ class Reading:
                 self._ledger.whole = place
                 self._ledger.begin(place, event=self._ledger.event, told=0)
                 self._utterance = utterance = await session.start()
-                await self.outputs.reopen(total)
+                if self._keeper is not None:
+                    self._keeper.let_go()
+                await self.outputs.reopen(total, total - opened_at)
                 opened_at, blocks = total, None
             await self._finish(total - opened_at)
 
     async def _begin_outputs(self, session: Session, at_sample: int) -> None:
         plan = self._plan
+        if self._keeper is not None:
+            self._keeper.let_go()
         if self.outputs.is_open:  # an earlier session ended too soon
             await self.outputs.reopen(at_sample)
         else:
@@ -358,7 +362,7 @@ class Reading:
                     text, is_last = await self._feed.block(blocks.size if blocks else size, limit - written)
                     if is_last and blocks is not None and self._keeper is not None:
                         last_seq = session.next_seq - (not text)
-                        self._keeper.announce(replace(blocks, last_seq=last_seq, text_end=written + len(text)))
+                        await self._keeper.announce(replace(blocks, last_seq=last_seq, text_end=written + len(text)))
                 else:
                     text, is_last = await self._feed.piece(limit - written)
                 if self._captions is not None:

@@ -124,6 +124,10 @@ class FileSink:
         except OSError as error:
             raise self._failed(error) from error
 
+    async def leave(self, samples: int) -> None:
+        """As `finish`, but more is to follow, by another sink: the file keeps its partial name."""
+        self._close(samples)
+
     async def interrupt(self) -> None:
         """The file holds what was heard, and is valid."""
         if self._descriptor is None:

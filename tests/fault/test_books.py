@@ -52,7 +52,7 @@ class Desk:
 
     async def run(self, *arguments: str) -> Ended:
         """The client, to its end."""
-        return await run(self.folder, *arguments, url=self.server.url)
+        return await run(self.folder, *arguments, url=self.server.url, patience_s=60)
 
     async def begin(self, *arguments: str) -> Command:
         """The client."""
@@ -71,7 +71,7 @@ class Desk:
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Waits."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not condition():
                 await asyncio.sleep(0.003)
 
@@ -125,7 +125,7 @@ async def test_the_server_is_killed_in_the_second_chapter_and_a_new_client_goes_
         made.server.process.kill()
         await asyncio.sleep(0.3)
         command.process.kill()
-        await command.end()
+        await command.end(patience_s=60)
         assert made.names() >= {"out.wav.part", "out.wav.state"}
         assert "out.wav" not in made.names()  # nothing looks finished
         state = json.loads((tmp_path / "out.wav.state").read_bytes())
@@ -148,7 +148,7 @@ async def test_a_client_killed_again_and_again_loses_nothing(tmp_path: Path) -> 
         sessions = 0
         for _ in range(20):
             command = await made.begin(*arguments)
-            ended = asyncio.ensure_future(command.end())
+            ended = asyncio.ensure_future(command.end(patience_s=60))
             goal = made.size("out.wav.part") + chance.randrange(250_000)
             if chance.random() < 0.2:
                 await asyncio.sleep(chance.random())
@@ -177,7 +177,7 @@ async def test_other_containers_are_gone_on_with_as_well(tmp_path: Path, name: s
             goal = made.samples(name) + made.size("control.wav") // 8
             await made.until(lambda goal=goal: made.samples(name) > goal)  # type: ignore[misc]
             command.process.send_signal(number)
-            ended = await command.end()
+            ended = await command.end(patience_s=60)
             arguments = ["stream", "--resume-from", f"{name}.state"]
         assert ended.code == 143
         assert f"to go on: python -m client stream --resume-from {name}.state" in ended.err
@@ -200,7 +200,7 @@ async def test_both_are_killed_twice(tmp_path: Path) -> None:
             await made.until(lambda goal=goal: made.size("out.wav.part") > goal)  # type: ignore[misc]
             command.process.kill()
             made.server.process.kill()
-            await command.end()
+            await command.end(patience_s=60)
             await made.start_server()
             arguments = ["stream", "--resume-from", "out.wav.state"]
         ended = await made.run(*arguments)
@@ -216,7 +216,7 @@ async def test_a_server_that_forgot_everything_does_not_disturb_a_client_that_li
         made.server.process.kill()
         await asyncio.to_thread(made.server.process.wait)
         await made.start_server()
-        ended = await command.end()
+        ended = await command.end(patience_s=60)
         assert ended.code == 0, ended.err
         assert "the session could not be resumed (unknown): continuing from character" in ended.err
         is_the_control(made)

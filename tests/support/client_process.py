@@ -37,13 +37,15 @@ class Command:
         )  # fmt: skip
         return cls(process)
 
-    async def end(self, stdin: bytes = b"") -> Ended:
-        async with asyncio.timeout(15):
+    async def end(self, stdin: bytes = b"", patience_s: float = 15) -> Ended:
+        async with asyncio.timeout(patience_s):
             out, err = await self.process.communicate(stdin)
         assert self.process.returncode is not None
         return Ended(self.process.returncode, out, err.decode(), time.monotonic() - self._began)
 
 
-async def run(folder: Path, *arguments: str, url: str = "", stdin: bytes = b"", **environment: str) -> Ended:
+async def run(
+    folder: Path, *arguments: str, url: str = "", stdin: bytes = b"", patience_s: float = 15, **environment: str
+) -> Ended:
     command = await Command.start(folder, *arguments, url=url, **environment)
-    return await command.end(stdin)
+    return await command.end(stdin, patience_s)
