@@ -45,6 +45,8 @@ PURE = (
     "client/items.py",
     "client/continuing.py",
     "client/line.py",
+    "client/saved.py",
+    "client/cli/ledger.py",
     "client/outbox.py",
     "client/receiving.py",
     "client/reconnecting.py",
