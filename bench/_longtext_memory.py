@@ -1,6 +1,7 @@
 """Memory and CPU time by the length of the text: neither may know how long the text is."""
 
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from random import Random
@@ -92,10 +93,19 @@ def figures(report: Report, kind: Kind, spoken: Sequence[Spoken], start_s: float
     report.add(f"  {over}", longest.server_peak_mb / shortest.server_peak_mb, "times", GROWTH)
     report.add("  client's peak", longest.client_peak_mb, "MiB")
     report.add(f"  {over}", longest.client_peak_mb / shortest.client_peak_mb, "times", GROWTH)
-    limit = CPU_PERCENT if strict and kind.engine == "tone" else None
+    if kind.engine != "tone":  # next to a real engine, nothing else can be seen
+        return
+    limit = CPU_PERCENT if strict else None
     for name, cost in (("server", server_us), ("client", lambda each: client_us(each, start_s))):
-        change = abs(100 * (2 * cost(longest) / (cost(before) + cost(after)) - 1))  # the machine drifts meanwhile
+        change = change_percent(cost(before), cost(longest), cost(after))
         report.add(f"  {name}'s CPU time of a character, change from {before.characters:,}", change, "%", limit)
+
+
+def change_percent(before: float, value: float, after: float) -> float:
+    """How far a value is from the mean of what was measured before and after it, since the machine drifts meanwhile;
+    NaN where that is nothing.
+    """
+    return abs(200 * value / (before + after) - 100) if before + after > 0 else math.nan
 
 
 def server_us(spoken: Spoken) -> float:

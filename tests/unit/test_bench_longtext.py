@@ -1,5 +1,6 @@
 """What the long-text benchmark computes: a wrong formula would report wrong figures for good."""
 
+import math
 from collections import Counter
 from dataclasses import replace
 from hashlib import sha256
@@ -12,7 +13,7 @@ import pytest
 from bench._common import Figure
 from bench._longtext_failing import Book, Failed, Said, book_of, compare
 from bench._longtext_joins import RATE, Wave, joins, longest_inside_ms, measure
-from bench._longtext_memory import table
+from bench._longtext_memory import change_percent, table
 from bench._longtext_picture import picture, round_thousands
 from bench._longtext_run import Sample, thinned
 from bench._longtext_texts import (
@@ -83,6 +84,12 @@ def test_a_thinned_curve_keeps_its_peaks() -> None:
     assert max(each.server_mb for each in short) == 99
     assert max(each.client_mb for each in short) == 44
     assert thinned(samples[:7], 100) == tuple(samples[:7])
+
+
+def test_the_change_against_what_was_measured_on_either_side() -> None:
+    assert change_percent(9.0, 11.0, 11.0) == pytest.approx(10)
+    assert change_percent(11.0, 9.0, 9.0) == pytest.approx(10)
+    assert math.isnan(change_percent(0.0, 1.0, 0.0))
 
 
 def test_the_table_is_aligned() -> None:
