@@ -64,7 +64,7 @@ def round_thousands(characters: int) -> str:
 
 def picture(curves: Mapping[str, Mapping[int, Sequence[Sample]]]) -> str:
     """The SVG."""
-    width = (WIDTH - LEFT - 16 - GAP * (len(curves) - 1)) / len(curves)
+    width = (WIDTH - LEFT - 24 - GAP * (len(curves) - 1)) / len(curves)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" viewBox="0 0 {WIDTH} {HEIGHT}" '
         'font-family="sans-serif" font-size="12">',
