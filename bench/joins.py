@@ -7,6 +7,7 @@ level and the mel spectrum (dB), of the pause (ms), and the lengths of the words
 
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
@@ -29,6 +30,7 @@ _UNITS: Final[dict[str, str]] = {
     "mel": "dB", "pause": "ms", "last_word": "", "first_word": "",
 }  # fmt: skip
 _EVERYTHING: Final = 64  # words; longer than any of the sentences
+KINDS: Final = (Boundary.WORD, Boundary.CLAUSE)
 _MARKS: Final = frozenset("，,")
 
 
@@ -144,27 +146,32 @@ class Outcome:
     work_share: float  # CPU time as a share of the speech's length
 
 
-def measure(engine: Engine, language: Language, setting: Setting, references: list[Speech]) -> Outcome:
-    """All sentences of a language."""
+def measure(engine: Engine, language: Language) -> dict[str, Outcome]:
+    """All sentences of a language, each in every setting by turns, so that a busy machine slows them alike."""
     voice = "zh-baker" if language == "zh" else "en-hibari"
-    errors: dict[Boundary, list[JoinError]] = {Boundary.WORD: [], Boundary.CLAUSE: []}
-    segments: list[Rendered] = []
-    later: list[float] = []
-    with setting.applied():
-        for text, reference in zip(SENTENCES[language], references, strict=True):
-            sentence = read(text, language)
-            speech, spoken = joined(engine, sentence, voice)
-            segments += spoken
-            later += [each.first_ms for each in spoken[1:]]
+    errors: dict[tuple[str, Boundary], list[JoinError]] = defaultdict(list)
+    segments: dict[str, list[Rendered]] = defaultdict(list)
+    later: dict[str, list[float]] = defaultdict(list)
+    for text in SENTENCES[language]:
+        sentence = read(text, language)
+        reference = whole(engine, sentence, voice)
+        for setting in SETTINGS:
+            with setting.applied():
+                speech, spoken = joined(engine, sentence, voice)
+            segments[setting.name] += spoken
+            later[setting.name] += [each.first_ms for each in spoken[1:]]
             for join, _, kind in sentence.joins:
-                errors[kind].append(compare(speech, reference, join))
-    seconds = sum(len(each.samples) for each in segments) / engine.capabilities.sample_rate
-    return Outcome(
-        {kind: mean_error(found) for kind, found in errors.items()},
-        {kind: len(found) for kind, found in errors.items()},
-        percentile(later, 0.5),
-        sum(each.work_ms for each in segments) / 1000 / seconds,
-    )
+                errors[setting.name, kind].append(compare(speech, reference, join))
+    rate = engine.capabilities.sample_rate
+    return {
+        name: Outcome(
+            {kind: mean_error(errors[name, kind]) for kind in KINDS},
+            {kind: len(errors[name, kind]) for kind in KINDS},
+            percentile(later[name], 0.5),
+            sum(each.work_ms for each in spoken) / 1000 / (sum(len(each.samples) for each in spoken) / rate),
+        )
+        for name, spoken in segments.items()
+    }
 
 
 def table(language: Language, outcomes: Mapping[str, Outcome]) -> str:
@@ -172,7 +179,7 @@ def table(language: Language, outcomes: Mapping[str, Outcome]) -> str:
     names = [f.name for f in fields(JoinError)]
     heading = ["join", "setting", *(f"{name} {_UNITS[name]}".strip() for name in names), "first ms", "CPU/s"]
     rows = [heading]
-    for kind in (Boundary.WORD, Boundary.CLAUSE):
+    for kind in KINDS:
         for setting, outcome in outcomes.items():
             figures = [f"{getattr(outcome.errors[kind], name):.2f}" for name in names]
             title = f"{kind} ({outcome.counts[kind]})"
@@ -190,9 +197,7 @@ def main() -> int:
     engine.warm_up()
     languages: tuple[Language, ...] = ("zh", "en")
     for language in languages:
-        voice = "zh-baker" if language == "zh" else "en-hibari"
-        references = [whole(engine, read(text, language), voice) for text in SENTENCES[language]]
-        outcomes = {setting.name: measure(engine, language, setting, references) for setting in SETTINGS}
+        outcomes = measure(engine, language)
         report.note(table(language, outcomes))
         alone, built = outcomes[ALONE.name], outcomes[BUILT.name]
         for kind in alone.errors:

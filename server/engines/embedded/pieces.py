@@ -11,7 +11,8 @@ from server.text.tokens import Boundary, Language, Token
 
 MAX_WORDS: dict[Language, int] = {"zh": 32, "en": 14}
 """Words a piece may hold. Segments arrive with about 40 source characters; numbers written out can be much longer. The
-bounds keep one model call near 50 ms and far below the models' own limits (2048 frames, 400 phonemes)."""
+bounds keep one model call, with the words said along, near 50 ms and far below the models' own limits (2048 frames, 400
+phonemes)."""
 
 
 class Mark(Enum):
