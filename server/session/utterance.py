@@ -209,8 +209,10 @@ class Utterance:
     def place(self, chunk: RenderedChunk) -> tuple[Word, ...]:
         """Put a chunk of the open segment on the timeline; its words come back with timeline samples."""
         segment = self._opened()
-        if chunk.part is not None and chunk.part not in segment.parts:
-            segment.parts += (chunk.part,)
+        if chunk.part is not None:
+            if chunk.part not in segment.parts:
+                segment.parts += (chunk.part,)
+            self._unsay(segment.first_sample + chunk.part.first_sample)
         segment.digest.update(chunk.pcm)
         segment.samples += chunk.samples
         self.samples += chunk.samples
@@ -219,6 +221,11 @@ class Utterance:
         words = tuple([Word(w.text, w.start, w.end, base + w.first_sample, base + w.end_sample) for w in chunk.words])
         self._heard.extend((word.end_sample, word.end) for word in words)
         return words
+
+    def _unsay(self, sample: int) -> None:
+        """Words that were to sound to their end after this are told anew, at other times."""
+        while self._heard and self._heard[-1][0] > sample:
+            self._heard.pop()
 
     def close_segment(self) -> OpenSegment:
         """The open segment is complete."""

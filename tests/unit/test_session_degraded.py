@@ -1,12 +1,14 @@
 """A segment that was rendered otherwise than asked for: told, counted, recorded, rendered so again after a restart."""
 
 import random
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any, get_args
 
 import orjson
 import pytest
 
+from protocol import client_messages as c
 from protocol import server_messages as s
 from server.engines.base import FailureKind
 from server.engines.rendering import Part, RenderedChunk, SegmentRequest
@@ -146,3 +148,26 @@ def test_a_record_of_a_part_that_cannot_be_is_refused(change: dict[str, Any]) ->
     lines[at] = orjson.dumps([records.PART, *{**values, **change}.values()])
     with pytest.raises(CannotRestore):
         restore(lines, POLICY, capabilities(), epoch=1, now=driver.now)
+
+
+def test_words_that_are_told_anew_were_not_heard_before() -> None:
+    """An engine may tell of words that it then fails to say."""
+    driver = Driver()
+    driver.open(max_lead_ms=60_000)
+    driver.say(1, "今天天气。")
+    work = driver.take_work()
+    assert isinstance(work, SpeakSegment)
+    driver.coder, driver.coder_of = driver.session.coder(work), 1
+    whole = render(work.request)
+    again = tuple([replace(word, first_sample=word.first_sample + 9_600, end_sample=word.end_sample + 9_600)
+                   for word in whole.words[2:]])  # fmt: skip
+    slow = bytes(2 * 9_600) + whole.pcm[2 * 4_800 :]
+    for chunk in (
+        RenderedChunk(whole.pcm[: 2 * 4_800], whole.words),
+        RenderedChunk(slow, again, Part("fallback", 2, 5, 4_800, "exception")),
+    ):
+        driver.session.place(work, chunk, driver.coder.push(chunk.pcm), driver.now)
+    driver.drain()
+    driver.numbered(c.Cancel, utterance=1, played_sample=4_800 + 9_600 + 2_400)
+    driver.drain()
+    assert driver.of(s.Cancelled)[0].heard_text_end == 3
