@@ -143,7 +143,7 @@ class Outcome:
     errors: Mapping[Boundary, JoinError]
     counts: Mapping[Boundary, int]
     first_ms: float  # CPU time up to the first chunk: median over the segments that others come before
-    work_share: float  # CPU time as a share of the speech's length
+    work_share: float  # CPU time as a share of the speech's length: median over the segments
 
 
 def measure(engine: Engine, language: Language) -> dict[str, Outcome]:
@@ -168,7 +168,7 @@ def measure(engine: Engine, language: Language) -> dict[str, Outcome]:
             {kind: mean_error(errors[name, kind]) for kind in KINDS},
             {kind: len(errors[name, kind]) for kind in KINDS},
             percentile(later[name], 0.5),
-            sum(each.work_ms for each in spoken) / 1000 / (sum(len(each.samples) for each in spoken) / rate),
+            percentile([each.work_ms / 1000 / (len(each.samples) / rate) for each in spoken], 0.5),
         )
         for name, spoken in segments.items()
     }
