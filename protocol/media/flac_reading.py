@@ -33,6 +33,8 @@ def read_frame_head(data: bytes, sample_rate: int) -> FrameHead | None:
     if len(data) < 6 or data[:2] != SYNC:
         return None
     first = data[4]
+    if 0x80 <= first < 0xC0 or first == 0xFF:
+        return None  # no number begins so: these bytes are samples that look like a frame
     more = 0 if first < 0x80 else 7 - (first ^ 0xFF).bit_length()  # bytes that follow the first one
     number = first if not more else first & (0x3F >> more)
     for byte in data[5 : 5 + more]:

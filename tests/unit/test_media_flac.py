@@ -11,7 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from protocol.media.flac import BLOCK, HEADER_BYTES, FlacEncoder, crc16, frame_header, read_stream_header, stream_header
+from protocol.media.flac import (
+    BLOCK,
+    HEADER_BYTES,
+    SYNC,
+    FlacEncoder,
+    crc16,
+    frame_header,
+    read_stream_header,
+    stream_header,
+)
 from protocol.media.flac_reading import decode_frame, read_frame_head
 
 RATE = 24_000
@@ -129,3 +138,9 @@ def test_the_checksum(data: bytes) -> None:
             crc = (crc << 1 ^ 0x8005 if crc & 0x8000 else crc << 1) & 0xFFFF
     assert crc16(data) == crc
     assert crc16(data + crc.to_bytes(2, "big")) == 0
+
+
+def test_samples_that_look_like_a_frame_are_none() -> None:
+    for first in range(0x80, 0x100):
+        found = read_frame_head(SYNC + bytes((0xC7, 0x08, first)) + bytes((0xBF,)) * 11, 24_000)
+        assert found is None or found.number < 1 << 36
