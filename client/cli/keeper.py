@@ -99,7 +99,9 @@ class Keeper:
         """Until it is cancelled. Where the state cannot be written, the utterance is cancelled and the error raised."""
         try:
             while True:
-                await self._news.wait()
+                with suppress(TimeoutError):  # what lies in a half-filled page or frame is there after a `sync`
+                    async with asyncio.timeout(SYNC_S if self._is_behind else None):
+                        await self._news.wait()
                 with suppress(TimeoutError):
                     async with asyncio.timeout(CHECKPOINT_S):
                         await self._much.wait()
@@ -110,6 +112,10 @@ class Keeper:
             assert self._utterance is not None
             self._utterance.cancel_now()
             raise
+
+    @property
+    def _is_behind(self) -> bool:
+        return self._utterance is not None and self._utterance.unconfirmed_bytes > 0
 
     async def checkpoint(self) -> None:
         """Writes down what the file has, then lets the server forget that. Raises OutputFailed."""

@@ -5,15 +5,13 @@ import time
 from typing import Final, TextIO
 
 INTERVAL_S: Final = 0.1
-LINE_INTERVAL_S: Final = 10.0  # between lines of a file, where nothing can be overwritten
 ETA_AFTER_S: Final = 2.0  # before, a forecast would be a guess
 
 
 class Progress:
     """Shows characters and seconds of audio while they arrive, and messages.
 
-    `shown`: progress too; on a terminal as one line that changes, else as a line now and then. `quiet` shows only
-    errors.
+    `shown`: progress too, as one line that changes. `quiet` shows only errors.
     """
 
     def __init__(self, *, shown: bool, quiet: bool, stream: TextIO | None = None) -> None:
