@@ -179,8 +179,9 @@ async def test_other_containers_are_gone_on_with_as_well(tmp_path: Path, name: s
             command.process.send_signal(number)
             ended = await command.end(patience_s=60)
             arguments = ["stream", "--resume-from", f"{name}.state"]
-        assert ended.code == 143
-        assert f"to go on: python -m client stream --resume-from {name}.state" in ended.err
+            if number == signal.SIGTERM:
+                assert ended.code == 143
+                assert f"to go on: python -m client stream --resume-from {name}.state" in ended.err
         ended = await made.run(*arguments)
         assert ended.code == 0, ended.err
         assert made.told("out.vtt") == TOLD

@@ -1,6 +1,7 @@
 """`stream --resume-from` and books above the limit of an utterance, as a user runs them, against a small server."""
 
 import asyncio
+import dataclasses
 import json
 import re
 import signal
@@ -198,19 +199,13 @@ async def test_a_file_that_lost_audio_is_not_gone_on_with(book: Path) -> None:
         command.process.kill()
         await command.end()
         state = read_state(book / "out.wav.state")
-        write_state(book / "out.wav.state", state.__class__(**{**_fields(state), "synced": state.whole}), sync=False)
+        write_state(book / "out.wav.state", dataclasses.replace(state, synced=state.whole), sync=False)
         with (book / "out.wav.part").open("r+b") as file:
             file.truncate(100_000)
         ended = await run(book, "stream", "--resume-from", "out.wav", url=server.url)
         assert ended.code == ExitCode.USAGE
         assert "out.wav.part holds less audio than its state says" in ended.err
         assert len(server.sessions) == 1
-
-
-def _fields(state: object) -> dict[str, object]:
-    import dataclasses
-
-    return {field.name: getattr(state, field.name) for field in dataclasses.fields(state)}  # type: ignore[arg-type]
 
 
 async def test_a_failure_says_how_to_go_on(book: Path) -> None:

@@ -82,7 +82,7 @@ def test_sound_is_not_written_to_a_terminal() -> None:
         plan_of("say", "x", "-o", "-", terminal=True)
 
 
-@pytest.mark.parametrize("arguments", [("stream",), ("stream", "a", "--rate", "0"), ("sing", "x"), ()])
+@pytest.mark.parametrize("arguments", [("stream", "a", "--rate", "0"), ("sing", "x"), ()])
 def test_wrong_arguments_end_with_the_usage_code(arguments: tuple[str, ...]) -> None:
     with pytest.raises(SystemExit) as exit_:
         build_parser().parse_args(arguments)

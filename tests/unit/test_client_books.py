@@ -4,6 +4,7 @@ import asyncio
 import io
 import json
 import re
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -12,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from client.captions import CueMaker, Span, WordReader, make_cues, spoken_words, srt_block, to_srt, to_vtt, vtt_block
-from client.cli import progress as progress_module
 from client.cli.arguments import parse
 from client.cli.caption_file import CaptionFile, CaptionMark
 from client.cli.feed import ZONE, Feed, best_end
@@ -387,7 +387,7 @@ def test_a_name_whose_file_is_incomplete_is_taken(folder: Path) -> None:
 
 def test_progress_says_how_long_the_rest_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr(progress_module.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
     out = io.StringIO()
     progress = Progress(shown=True, quiet=False, stream=out)
     progress.begin(60.0, 1_000, 5_000)
@@ -406,7 +406,7 @@ def test_progress_says_how_long_the_rest_takes(monkeypatch: pytest.MonkeyPatch) 
 
 def test_progress_of_a_text_of_unknown_length(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr(progress_module.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
     out = io.StringIO()
     progress = Progress(shown=True, quiet=False, stream=out)
     progress.begin(0.0, 0, None)
