@@ -7,25 +7,24 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from time import monotonic
-from typing import Any, Final
+from typing import Final
 
 from client.cli.caption_file import CaptionFile, CaptionMark
 from client.cli.feed import Feed
 from client.cli.keeper import Keeper, PrefixHash
 from client.cli.ledger import START, Ledger, Place
-from client.cli.outputs import PLAY_LEAD_MS, Outputs
+from client.cli.opening import first_state, give_name, open_session, usable
+from client.cli.outputs import Outputs
 from client.cli.plan import Plan
 from client.cli.progress import Progress
 from client.cli.report import Totals
-from client.cli.state import ARGUMENTS, STDIN, Source, State, state_name, write_state
+from client.cli.state import STDIN, Source
 from client.cli.text_source import TextSource, open_text, paced, read_text
-from client.connection import connect
 from client.continuing import FUTILE_RESTARTS
 from client.errors import ClientError, ServerLost, SessionGone, UsageError
 from client.items import Audio
-from client.saved import Blocks, SavedSession, Sent
+from client.saved import Blocks, SavedSession
 from client.shell import Session
-from client.sinks import FileSink, kept_audio
 from client.utterance import Utterance
 from protocol import limits
 from protocol.server_messages import Cancelled, SegmentEnd
@@ -80,11 +79,15 @@ class Reading:
         """Reads all of it. Raises ClientError."""
         state = self._plan.state
         if state is not None and state.is_complete:
-            return await self._give_name(state)
+            self.outputs.file, self.samples = await give_name(self._plan, state), state.samples
+            return None
         pieces = self._open_text()
         if self._plan.keeps_state and self._plan.text is None:
             self._source = await asyncio.to_thread(Source.of, self._plan.source)
-        saved = self._usable(state)
+        saved: SavedSession | None = None
+        if state is not None:
+            self.begun_at, self._mark, saved = usable(self._args, self._plan)
+            self._ledger.whole = self._ledger.begun = self.begun_at
         futile, before = 0, self._ledger.whole
         while True:
             try:
@@ -179,62 +182,6 @@ class Reading:
 
     # ---- sessions ----
 
-    def _usable(self, state: State | None) -> SavedSession | None:
-        """The session to go on with. Else `_ledger` says where the text goes on. Raises OutputFailed, UsageError."""
-        if state is None:
-            return None
-        assert self._plan.output is not None
-        kept = kept_audio(self._plan.output, state.container)
-        held = -1 if kept is None else kept.samples
-        if max(0, held) < state.synced.samples:
-            name = self._plan.output
-            raise UsageError(f"{name}.part holds less audio than its state says: begin anew, without --resume-from")
-        lost_power = held < state.whole.samples
-        whole = state.synced if lost_power else state.whole
-        self._mark = state.synced_mark if lost_power else state.caption_mark
-        self._ledger.whole = self._ledger.begun = self.begun_at = whole
-        return state.session if held >= state.samples and state.url == self._args.url else None
-
-    @asynccontextmanager
-    async def _open(self, saved: SavedSession | None) -> AsyncIterator[tuple[Session, Utterance | None, Sent | None]]:
-        plan, args = self._plan, self._args
-        stateful = plan.keeps_state
-        connection = connect(
-            args.url,
-            voice=args.voice,
-            language=args.language,
-            speed=args.speed,
-            pitch=args.pitch,
-            volume=args.volume,
-            format=plan.format,
-            sample_rate=args.sample_rate,
-            bitrate=args.bitrate,
-            mode=args.mode,
-            max_lead_ms=PLAY_LEAD_MS if plan.play else None,
-            api_key=args.api_key,
-            decode=plan.container != "ogg",
-            busy_wait_s=args.busy_wait,
-            resume=not args.no_resume,
-            on_notice=self._notice,
-            restart=not (stateful and self._is_at_hand),
-            confirm=stateful,
-        )
-        if saved is None:
-            async with connection as session:
-                yield session, None, None
-            return
-        session, utterance, sent = await connection.come_back(saved, self._note_session)
-        try:
-            yield session, utterance, sent
-        finally:
-            await session.close()
-
-    def _note_session(self, saved: SavedSession) -> None:
-        state, output = self._plan.state, self._plan.output
-        assert state is not None
-        assert output is not None
-        write_state(state_name(output), replace(state, session=saved), sync=False)
-
     @asynccontextmanager
     async def _measured(self, session: Session) -> AsyncIterator[None]:
         try:
@@ -243,7 +190,9 @@ class Reading:
             self.totals.add_line(session.line, monotonic())
 
     async def _in_a_session(self, saved: SavedSession | None, pieces: AsyncIterator[str]) -> None:
-        async with self._open(saved) as (session, utterance, sent), self._measured(session):
+        restart = not (self._plan.keeps_state and self._is_at_hand)
+        opening = open_session(self._args, self._plan, saved, self._notice, restart=restart)
+        async with opening as (session, utterance, sent), self._measured(session):
             self.session = session
             self._feed = Feed(pieces)
             state, whole = self._plan.state, self._ledger.whole
@@ -298,24 +247,13 @@ class Reading:
             self._captions = CaptionFile(plan.captions, plan.caption_kind, session.sample_rate, self._mark)
         if plan.keeps_state and self._keeper is None:
             assert plan.output is not None
-            self._keeper = Keeper(plan.output, self._first_state(session), self._ledger, self._advance)
+            encoding = self._text.encoding if self._text is not None else None
+            state = first_state(self._args, plan, self._source, encoding, session)
+            self._keeper = Keeper(plan.output, state, self._ledger, self._advance)
             if self.needs_text_again:
                 self._keeper.prefix = PrefixHash()
         if self._keeper is not None:
             self._keeper.captions = self._captions
-
-    def _first_state(self, session: Session) -> State:
-        state = self._plan.state
-        if state is not None:
-            return replace(state, url=self._args.url, session=None)
-        arguments: dict[str, Any] = {name: getattr(self._args, name) for name in ARGUMENTS}
-        arguments["voice"] = session.config.get("voice") or arguments["voice"]  # the server's default may change
-        arguments["format"] = self._plan.format
-        captions = str(self._plan.captions.absolute()) if self._plan.captions is not None else None
-        encoding = self._text.encoding if self._text is not None else None
-        return State(
-            self._source, self._args.url, self._plan.container, arguments, encoding=encoding, captions=captions
-        )
 
     # ---- one utterance ----
 
@@ -414,16 +352,6 @@ class Reading:
         await self.outputs.finish(samples)
         if self._keeper is not None:
             self._keeper.remove()
-
-    async def _give_name(self, state: State) -> None:
-        """The run before this one had all of it, and was ended before it could say so. Raises OutputFailed."""
-        assert self._plan.output is not None
-        file = self.outputs.file = FileSink(self._plan.output, state.container, at_sample=state.samples or None)
-        if file.partial.exists():
-            await file.begin(state.arguments["sample_rate"], 0)
-            await file.finish(0)
-        self.samples = state.samples
-        Keeper(self._plan.output, state, self._ledger, self._advance).remove()
 
 
 async def _once(text: str) -> AsyncIterator[str]:

@@ -1,0 +1,106 @@
+"""How a run begins: with a session, new or an earlier run's, and with what a state says of the file."""
+
+import argparse
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+from client.cli.caption_file import CaptionMark
+from client.cli.ledger import Place
+from client.cli.outputs import PLAY_LEAD_MS
+from client.cli.plan import Plan
+from client.cli.state import ARGUMENTS, Source, State, remove_state, state_name, write_state
+from client.connection import connect
+from client.errors import UsageError
+from client.saved import SavedSession, Sent
+from client.shell import Session
+from client.sinks import FileSink, kept_audio
+from client.utterance import Utterance
+
+
+@asynccontextmanager
+async def open_session(
+    args: argparse.Namespace,
+    plan: Plan,
+    saved: SavedSession | None,
+    notice: Callable[[str], None],
+    *,
+    restart: bool,
+) -> AsyncIterator[tuple[Session, Utterance | None, Sent | None]]:
+    """A new session; or the saved one, its utterance and what the server has of that. `restart` as of `connect`."""
+    connection = connect(
+        args.url,
+        voice=args.voice,
+        language=args.language,
+        speed=args.speed,
+        pitch=args.pitch,
+        volume=args.volume,
+        format=plan.format,
+        sample_rate=args.sample_rate,
+        bitrate=args.bitrate,
+        mode=args.mode,
+        max_lead_ms=PLAY_LEAD_MS if plan.play else None,
+        api_key=args.api_key,
+        decode=plan.container != "ogg",
+        busy_wait_s=args.busy_wait,
+        resume=not args.no_resume,
+        on_notice=notice,
+        restart=restart,
+        confirm=plan.keeps_state,
+    )
+    if saved is None:
+        async with connection as session:
+            yield session, None, None
+        return
+
+    def note(renewed: SavedSession) -> None:
+        assert plan.state is not None
+        assert plan.output is not None
+        write_state(state_name(plan.output), replace(plan.state, session=renewed), sync=False)
+
+    session, utterance, sent = await connection.come_back(saved, note)
+    try:
+        yield session, utterance, sent
+    finally:
+        await session.close()
+
+
+def usable(args: argparse.Namespace, plan: Plan) -> tuple[Place, CaptionMark | None, SavedSession | None]:
+    """What of the file and the state is of use: where the text goes on, captions too, and the session, if it may live.
+
+    Raises OutputFailed, UsageError.
+    """
+    state = plan.state
+    assert state is not None
+    assert plan.output is not None
+    kept = kept_audio(plan.output, state.container)
+    held = -1 if kept is None else kept.samples
+    if max(0, held) < state.synced.samples:
+        raise UsageError(f"{plan.output}.part holds less audio than its state says: begin anew, without --resume-from")
+    if held < state.whole.samples:  # the machine lost power: what was synced is there
+        return state.synced, state.synced_mark, None
+    lives = held >= state.samples and state.url == args.url
+    return state.whole, state.caption_mark, state.session if lives else None
+
+
+def first_state(args: argparse.Namespace, plan: Plan, source: Source, encoding: str | None, session: Session) -> State:
+    """What is known when the session is open."""
+    if plan.state is not None:
+        return replace(plan.state, url=args.url, session=None)
+    arguments: dict[str, Any] = {name: getattr(args, name) for name in ARGUMENTS}
+    arguments["voice"] = session.config.get("voice") or arguments["voice"]  # the server's default may change
+    arguments["format"] = plan.format
+    captions = str(plan.captions.absolute()) if plan.captions is not None else None
+    return State(source, args.url, plan.container, arguments, encoding=encoding, captions=captions)
+
+
+async def give_name(plan: Plan, state: State) -> FileSink:
+    """The run before this one had all of it, and was ended before it could say so. Raises OutputFailed."""
+    assert plan.output is not None
+    file = FileSink(plan.output, state.container, at_sample=state.samples or None)
+    if file.partial.exists():
+        await file.begin(state.arguments["sample_rate"], 0)
+        await file.finish(0)
+    remove_state(state_name(plan.output))
+    return file
