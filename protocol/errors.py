@@ -77,7 +77,7 @@ ERRORS: Final[dict[ErrorCode, ErrorKind]] = {
     ErrorCode.OPEN_TIMEOUT: ErrorKind("no `open` came in time", True, CloseCode.POLICY),
     ErrorCode.IDLE_TIMEOUT: ErrorKind("nothing came for longer than `limits.idle_timeout_ms`", True, CloseCode.POLICY),
     ErrorCode.CLIENT_STALLED: ErrorKind("audio stayed unacked for too long", True, CloseCode.POLICY),
-    ErrorCode.ENGINE_FAILED: ErrorKind("no engine could be asked, for instance as the server stops", True, CloseCode.INTERNAL),
+    ErrorCode.ENGINE_FAILED: ErrorKind("no engine could be asked, as when the server stops", True, CloseCode.INTERNAL),
     ErrorCode.INTERNAL: ErrorKind("the server failed; its log has the cause", True, CloseCode.INTERNAL),
 }
 

@@ -11,6 +11,7 @@ from server.engines.rendering import RenderedChunk
 from server.gateway.prefetch import Prefetched
 from server.gateway.turns import Turns
 from server.session import Session, SpeakSegment, SpeakSilence, Work
+from server.text.pacing import least_duration
 
 SILENCE_PIECE_MS = 1_000  # silence is placed in pieces, so that it waits for room like speech does
 
@@ -89,9 +90,11 @@ class Renderer:
             self._complete(work, await self._code(coder, coder.finish))
 
     async def _speak(self, work: SpeakSegment, coder: WireCoder) -> None:
-        stream = self._take_ahead(work) or self._pool.synthesize(work.request, principal=self._session.principal)
+        request = work.request
+        stream = self._take_ahead(work) or self._pool.synthesize(request, principal=self._session.principal)
         self._stream, self._work = stream, work
-        self._look_ahead()
+        lasts_s = least_duration(request.cut.text, request.cut.boundary) / request.speed
+        self._look_ahead(lasts_s)
         try:
             stream.urgency = self._urgency()
             asked = self._loop.time()
@@ -102,18 +105,22 @@ class Renderer:
                 await self._place(work, chunk, coded)
                 if not self._session.is_current(work):
                     return
-                self._look_ahead()
+                lasts_s -= chunk.samples / request.sample_rate
+                self._look_ahead(lasts_s)
                 stream.urgency = self._urgency()
                 asked = self._loop.time()
         finally:
             self._stream = self._work = None
             stream.cancel()
 
-    def _look_ahead(self) -> None:
-        """Begin with the segment behind the one in hand, where the session has one."""
+    def _look_ahead(self, rest_s: float) -> None:
+        """Begin with the segment behind the one in hand, where the session has one. `rest_s`: what is left of that one
+        lasts so long, at the least.
+        """
         if self._ahead is None and (ahead := self._session.look_ahead()) is not None:
             stream = self._pool.synthesize(ahead.request, principal=self._session.principal)
-            self._ahead = ahead, Prefetched(stream)
+            due = self._loop.time() + self._session.slack_s + max(0.0, rest_s)
+            self._ahead = ahead, Prefetched(stream, due=due, sample_rate=ahead.request.sample_rate)
             self._changed()  # there is room for more text
 
     def _take_ahead(self, work: SpeakSegment) -> Prefetched | None:

@@ -22,7 +22,7 @@ from server.session.policy import Policy
 from server.session.refusal import ResumeRefused
 from server.session.ring import Ring
 from server.session.tokens import is_token
-from server.session.utterance import Utterance
+from server.session.utterance import Utterance, joined
 from server.session.verifying import KnownSegment, KnownUtterance, Restored
 from server.session.work import Work
 
@@ -255,7 +255,8 @@ class _Replay:
             ] if why in FAILURE_KINDS:
                 if session.unfinished_utterance(number) is not None:
                     part = Part(source, start, end, first_sample, why)
-                    self._known(number).segments[segment].segment.parts += (part,)
+                    known_segment = self._known(number).segments[segment].segment
+                    known_segment.parts = joined(known_segment.parts, part)
             case journal.CRC, [int(number), int(end_sample), int(crc)]:
                 self._known(number).chunks.append((end_sample, crc))
             case journal.END, [int(number), int(segment), int(samples), str(digest)]:

@@ -14,6 +14,13 @@ from server.text.overlap import Overlap
 from server.text.segmenter import Segmenter
 from server.text.tokens import Cut
 
+CONSEQUENCES: Final = {
+    "clip": "a tone stands for words",
+    "fallback": "the fallback engine spoke",
+    "engine": "it was spoken in pieces",
+    "end": "its last sound may be missing",
+}
+"""What a listener hears of a part by its source, the worst first; `end`: nothing was left to say."""
 HEARD_WORDS = 20_000  # kept to say what was heard: about two hours of speech ahead of the listener
 
 
@@ -56,15 +63,8 @@ class OpenSegment:
         """Why it sounds otherwise than it should, and how; empty where it does not."""
         if not self.parts:
             return ""
-        sources = {part.source for part in self.parts}
-        return f"{self.parts[0].reason}: {next(how for source, how in _HOW if source in sources)}"
-
-
-_HOW: Final = (
-    ("clip", "a tone stands for words"),
-    ("fallback", "the fallback engine spoke"),
-    ("engine", "it was spoken in pieces"),
-)
+        sources = {part.source if part.start < part.end else "end" for part in self.parts}
+        return f"{self.parts[0].reason}: {next(how for source, how in CONSEQUENCES.items() if source in sources)}"
 
 
 class Utterance:
@@ -210,8 +210,7 @@ class Utterance:
         """Put a chunk of the open segment on the timeline; its words come back with timeline samples."""
         segment = self._opened()
         if chunk.part is not None:
-            if chunk.part not in segment.parts:
-                segment.parts += (chunk.part,)
+            segment.parts = joined(segment.parts, chunk.part)
             self._unsay(segment.first_sample + chunk.part.first_sample)
         segment.digest.update(chunk.pcm)
         segment.samples += chunk.samples
@@ -286,6 +285,13 @@ class Utterance:
             "audio_ms": self.samples * 1000 // self.speech.sample_rate,
             "total_ms": round((now - (self.first_text_at or now)) * 1000, 1),
         }
+
+
+def joined(parts: tuple[Part, ...], part: Part) -> tuple[Part, ...]:
+    """A recipe with one part more. What it had for later samples no longer holds: it failed when it was used again."""
+    if part in parts:
+        return parts
+    return (*[known for known in parts if known.first_sample <= part.first_sample], part)
 
 
 def speech_of(open_: c.Open, start: c.Start, voice: str) -> Speech:

@@ -17,12 +17,13 @@ from server.session import journal as records
 from server.session.journal import read
 from server.session.observer import SessionObserver
 from server.session.restore import CannotRestore, restore
-from server.session.utterance import _HOW
+from server.session.utterance import CONSEQUENCES, joined
 from tests.support.session_driver import Driver, capabilities, render
 from tests.unit.test_docs_protocol import section, tables
 from tests.unit.test_session_restore import POLICY, Journaled, say_all, undisturbed
 
 FALLBACK = Part("fallback", 2, 5, 4_800, "out_of_memory")
+END = Part("clip", 5, 5, 12_000, "repeated")
 CLIP = Part("clip", 3, 5, 7_200, "exception")
 
 
@@ -57,7 +58,7 @@ def test_the_first_failure_and_the_worst_consequence_are_told() -> None:
     place_in_parts(Driver(), FALLBACK, CLIP, reason="out_of_memory: a tone stands for words")
 
 
-@pytest.mark.parametrize("part", [FALLBACK, CLIP, Part("engine", 2, 5, 4_800, "time_out")])
+@pytest.mark.parametrize("part", [FALLBACK, CLIP, Part("engine", 2, 5, 4_800, "time_out"), END])
 def test_whoever_keeps_account_is_told(part: Part) -> None:
     told: list[tuple[int, str]] = []
 
@@ -67,7 +68,7 @@ def test_whoever_keeps_account_is_told(part: Part) -> None:
 
     driver = Driver()
     driver.session.observer = Told()
-    how = dict(_HOW)[part.source]
+    how = CONSEQUENCES[part.source if part.start < part.end else "end"]
     end = place_in_parts(driver, part, reason=f"{part.reason}: {how}")
     assert told == [(1, end.reason)]
 
@@ -75,7 +76,7 @@ def test_whoever_keeps_account_is_told(part: Part) -> None:
 def test_the_documentation_has_every_reason() -> None:
     causes, ways = ([row[0].strip("`") for row in rows] for rows in tables(section("Failures")))
     assert causes == list(get_args(FailureKind))
-    assert ways == [how for _, how in _HOW]
+    assert ways == list(CONSEQUENCES.values())
 
 
 def in_parts(request: SegmentRequest) -> list[RenderedChunk]:
@@ -171,3 +172,11 @@ def test_words_that_are_told_anew_were_not_heard_before() -> None:
     driver.numbered(c.Cancel, utterance=1, played_sample=4_800 + 9_600 + 2_400)
     driver.drain()
     assert driver.of(s.Cancelled)[0].heard_text_end == 3
+
+
+def test_a_recipe_that_fails_when_it_is_used_again_holds_up_to_there() -> None:
+    known = (FALLBACK, CLIP)
+    assert joined(known, CLIP) == known
+    again = Part("engine", 3, 5, 6_000, "silent")
+    assert joined(known, again) == (FALLBACK, again)
+    assert joined(known, replace(again, first_sample=7_200)) == (FALLBACK, CLIP, replace(again, first_sample=7_200))
