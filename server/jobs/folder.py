@@ -85,7 +85,9 @@ class LetterFolder:
             _write(descriptor, line, _cut_torn(descriptor))
 
     def read(self) -> Iterator[Entry]:
-        """All entries, the oldest first, as of now. What cannot be read is left out."""
+        """All entries, the oldest first, as of now. What cannot be read is left out. Where a writer begins two files
+        anew while they are opened, those of one file may come in another's place; none is missing.
+        """
         return self.read_noting(Damage())
 
     def read_noting(self, damage: Damage) -> Iterator[Entry]:

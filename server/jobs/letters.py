@@ -137,7 +137,7 @@ def _to_json(entry: Entry) -> dict[str, Any]:
             "volume": request.volume,
             "seed": request.seed,
             "instruct": request.instruct,
-            "lexicon": None if request.lexicon is None else dict(request.lexicon),
+            "lexicon": _lexicon_of(request),
             "mode": request.plan.mode,
             "chunk_ms": list(request.plan.chunk_ms),
             "parts": [[part.source, part.start, part.end, part.first_sample, part.reason] for part in request.parts],
@@ -156,6 +156,14 @@ def _to_json(entry: Entry) -> dict[str, Any]:
         ],
         "outcome": failed.outcome,
     }
+
+
+def _lexicon_of(request: SegmentRequest) -> dict[str, str] | None:
+    """What of the client's lexicon the text has: it may be a hundred times longer than the text."""
+    if request.lexicon is None:
+        return None
+    texts = (request.cut.text, request.before)
+    return {form: reading for form, reading in request.lexicon.items() if any(form in text for text in texts)}
 
 
 # JSON to values

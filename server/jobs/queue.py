@@ -24,6 +24,7 @@ log = structlog.get_logger(__name__)
 
 MAX_WAITING_CHARS: Final = 4 * 1024 * 1024
 _CHARS_OF_A_LETTER: Final = 1_000  # what is in it beside texts
+GROUP_LETTERS: Final = 64  # written at once: their lines are in memory beside them
 CLOSE_TIMEOUT_S: Final = 1.0
 WARN_EVERY_S: Final = 60.0
 ID_BYTES: Final = 6
@@ -154,7 +155,7 @@ class _Writing:
         while True:
             waiting = [self._letters.get()]
             try:
-                while waiting[-1] is not None:
+                while waiting[-1] is not None and len(waiting) < GROUP_LETTERS:
                     waiting.append(self._letters.get_nowait())
             except queue.Empty:
                 pass

@@ -69,7 +69,7 @@ def letters(draw: st.DrawFn) -> Letter:
         volume=draw(finite),
         seed=draw(whole),
         instruct=draw(texts),
-        lexicon=draw(st.none() | st.dictionaries(texts, texts, max_size=3)),
+        lexicon=draw(st.none() | st.dictionaries(st.sampled_from([cut.text[:2], cut.text]), texts, max_size=2)),
         plan=RenderPlan(draw(st.sampled_from(["stream", "block"])), tuple(draw(st.lists(whole, max_size=3)))),
         before=draw(texts),
         parts=tuple(draw(st.lists(parts, max_size=3))),
@@ -100,8 +100,8 @@ def test_a_mark_comes_back_as_it_was(identity: str, time: str) -> None:
 
 
 def test_the_line_is_json_that_other_programs_read() -> None:
-    table = json.loads(encode(letter(text="你好。", before="喂，", lexicon={"行": "háng"}), MIB))
-    assert table["text"] == "你好。"
+    table = json.loads(encode(letter(text="你行。", before="喂，", lexicon={"行": "háng"}), MIB))
+    assert table["text"] == "你行。"
     assert table["before"] == "喂，"
     assert table["span"] == [0, 3]
     assert table["origin"] == "s-1/1"
@@ -175,3 +175,11 @@ def test_a_letter_fits_into_what_it_may_have() -> None:
     assert [bool(each[0].trace) for each in kept] == [True, False, False]
     with pytest.raises(TooLongError):
         encode(letter(text="长" * 2_000), 4 * 1024)
+
+
+def test_of_a_lexicon_it_has_what_the_text_has() -> None:
+    """A client's may have a thousand entries of 400 characters; whoever replays needs those that were used."""
+    lexicon = {f"词{number}": "读" * 200 for number in range(1_000)} | {"行": "háng", "喂": "wèi"}
+    line = encode(letter(text="行，词7。", before="喂，", lexicon=lexicon), MIB)
+    assert json.loads(line)["parameters"]["lexicon"] == {"行": "háng", "喂": "wèi", "词7": "读" * 200}
+    assert len(line) < 3_000

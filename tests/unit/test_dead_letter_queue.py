@@ -147,7 +147,7 @@ async def test_one_that_cannot_be_written_down_takes_no_other_with_it(tmp_path: 
     letters = DeadLetters(folder, counted)
     with structlog.testing.capture_logs() as logs:
         letters.add(failed_segment("长" * 10_000))
-        letters.add(failed_segment(lexicon={"x": object()}))
+        letters.add(failed_segment(lexicon={"你": object()}))
         letters.add(failed_segment("短。"))
         await letters.close()
     assert counted == {"failed": 2, "written": 1}
