@@ -200,8 +200,7 @@ class Session:
                 if not self._takes_text(utterance):
                     return
                 size = min(len(text) - at, self._state.room, self._state.max_text_chars)
-                more = at + size < len(text)
-                self._do(self._state.text(text[at : at + size], monotonic(), more=more))
+                self._do(self._state.text(text[at : at + size], monotonic()))
                 at += size
 
     async def _write_whole(self, utterance: Utterance, text: str) -> None:
