@@ -154,6 +154,7 @@ class _Stream:
         except BaseException:
             self._over = True
             self._spoil()
+            stream.cancel()  # whatever it was: it must not go on, or be waited for, when nobody asks it any more
             raise
         if self._recording is not None:
             self._recording.add(chunk)

@@ -1,10 +1,11 @@
 """The engine that speaks what the other one fails at: made when it is first needed, in this process, with few threads.
 
-Whoever needs it waits while it loads. Where it cannot be loaded, that is said once, and tried again only after a while:
-until then segments go on without it.
+Whoever needs it waits while it loads. Where it cannot be loaded, or hangs for good, that is said once, and it is loaded
+again only after a while: until then segments go on without it.
 """
 
 import asyncio
+import math
 from collections.abc import Callable
 from typing import Final
 
@@ -19,7 +20,8 @@ from server.engines.loading import START_ERRORS
 log = structlog.get_logger(__name__)
 
 FALLBACK_THREADS: Final = 2  # it speaks a segment now and then; the processors are for the engine that was asked for
-RETRY_S: Final = (30.0, 600.0)  # after loading it failed: doubling from the one to the other
+RETRY_S: Final = (30.0, 600.0)  # after loading it failed or it broke: doubling from the one to the other
+MAX_BROKEN: Final = 3  # an engine that hangs cannot be freed: each keeps its memory and its threads
 LOAD_TIMEOUT_S: Final = 20.0
 """How long a stream waits for it. The embedded voices load in a second, and are built in a minute where they never were
 before: that goes on behind it, for those who need it later."""
@@ -50,12 +52,17 @@ class FallbackEngine:
         self._loading: asyncio.Task[None] | None = None
         self._retry_s = RETRY_S[0]
         self._not_before = 0.0
+        self._told = False  # that it cannot be loaded
+        self._broken = 0
+        self._leaving: set[asyncio.Task[None]] = set()  # at most MAX_BROKEN
         self._closed = False
 
     async def pool(self) -> EnginePool | None:
         """See Fallback."""
         if self._pool is not None:
-            return None if self._pool.broken else self._pool
+            if not self._pool.broken:
+                return self._pool
+            self._drop(self._pool)
         if self._closed or (self._loading is None and self._time() < self._not_before):
             return None
         if self._loading is None:
@@ -68,19 +75,41 @@ class FallbackEngine:
         self._closed = True
         if self._loading is not None:
             self._loading.cancel()
+        for leaving in self._leaving:
+            leaving.cancel()
         if self._pool is not None:
             await self._pool.close()
             self._on_loaded(False)
+
+    def _drop(self, pool: InProcessPool) -> None:
+        """It is broken."""
+        self._pool = None
+        self._on_loaded(False)
+        self._broken += 1
+        if self._broken == 1:
+            log.error("the fallback engine hangs", engine=self._name, loaded_again_after_s=self._retry_s)
+        leaving = asyncio.create_task(_leave(pool))
+        self._leaving.add(leaving)
+        leaving.add_done_callback(self._leaving.discard)
+        self._put_off()
+        if self._broken > MAX_BROKEN:
+            self._not_before = math.inf
+            log.error("the fallback engine hangs again and again: it is not loaded any more", engine=self._name)
+
+    def _put_off(self) -> None:
+        """Loading it again."""
+        self._not_before = self._time() + self._retry_s
+        self._retry_s = min(2 * self._retry_s, RETRY_S[1])
 
     async def _load(self) -> None:
         began = self._time()
         try:
             engine = await in_daemon_thread(self._start)
         except START_ERRORS as error:
-            self._not_before = self._time() + self._retry_s
-            if self._retry_s == RETRY_S[0]:
+            if not self._told:
+                self._told = True
                 log.error("the fallback engine cannot be loaded", engine=self._name, reason=str(error))
-            self._retry_s = min(2 * self._retry_s, RETRY_S[1])
+            self._put_off()
             return
         finally:
             self._loading = None
@@ -94,3 +123,9 @@ class FallbackEngine:
             voices=[voice.id for voice in voices],
             licenses=[f"{voice.id}: {voice.license}. {voice.notice}".rstrip() for voice in voices],
         )
+
+
+async def _leave(pool: InProcessPool) -> None:
+    """Free a broken pool, as far as that can be, when whoever it was speaking for knows."""
+    await pool.drain()
+    await pool.close()

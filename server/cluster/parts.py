@@ -14,12 +14,13 @@ from server.cluster.segment import trace_of
 from server.engines.base import Capabilities, EngineError, FailureKind, WordTiming
 from server.engines.rendering import Part, RenderedChunk, SegmentRequest
 from server.scheduler.recovery import Failure, Task
-from server.text.normaliser import normalise
-from server.text.pieces import part_of
+from server.text.pieces import part_of, tokens_of
 from server.text.speaking_time import position_after, usual_duration
 
 FAILURES: Final = (EngineError, WorkerLost, PoolUnavailable)
-WORSE: Final[tuple[Outcome, ...]] = ("recovered", "fallback", "pieces", "clip")
+BY_SEVERITY: Final[tuple[Outcome, ...]] = ("recovered", "cut_short", "fallback", "pieces", "clip")
+UNREAD_S: Final = 0.2
+"""For each character of a text that no rule could read: about what a Hanzi takes."""
 CLIP_CHUNK_S: Final = 1.0
 
 
@@ -80,14 +81,29 @@ def fallback_request(request: SegmentRequest, task: Task, capabilities: Capabili
 
 
 def fits(capabilities: Capabilities) -> Callable[[str], bool]:
-    """Whether a text is short enough for an engine."""
-    return lambda text: capabilities.count_tokens(text) <= capabilities.max_tokens
+    """Whether a text is short enough for an engine. Where it cannot count one, it is asked, and fails if it must."""
+
+    def short_enough(text: str) -> bool:
+        try:
+            return capabilities.count_tokens(text) <= capabilities.max_tokens
+        except Exception:  # noqa: BLE001  # an engine's fault, whatever it is, must not end the session
+            return True
+
+    return short_enough
 
 
-def reached(request: SegmentRequest, task: Task, words: Sequence[WordTiming], first_sample: int, sample: int) -> int:
+def reached(
+    request: SegmentRequest,
+    task: Task,
+    words: Sequence[WordTiming],
+    first_sample: int,
+    sample: int,
+    *,
+    from_middle: bool = False,
+) -> int:
     """Up to where the text of a task, whose part began at `first_sample`, is said when the segment is at `sample`; in
-    the middle of a word, up to that. `words` are those told of the part, with the segment's samples. Without any, it is
-    estimated.
+    the middle of a word, up to that. `words` are those told of the part, with the segment's samples; `from_middle`: the
+    first ones are missing, as it was not rendered from its beginning. Without any, it is estimated.
     """
     if sample <= first_sample:
         return task.start
@@ -95,10 +111,10 @@ def reached(request: SegmentRequest, task: Task, words: Sequence[WordTiming], fi
         unsaid = next((word for word in words if word.end_sample > sample), None)
         if unsaid is None:
             return words[-1].end
-        return task.start if unsaid is words[0] and first_sample == 0 and task.whole else unsaid.start
+        first = unsaid is words[0] and not from_middle
+        return task.start if first and first_sample == 0 and task.whole else unsaid.start
     seconds = (sample - first_sample) / request.sample_rate * request.speed
-    cut = part_of(request.cut, task.start, task.end)
-    at = position_after(normalise(cut, lexicon=request.lexicon), seconds)
+    at = position_after(tokens_of(part_of(request.cut, task.start, task.end), request.lexicon) or (), seconds)
     return task.start if at is None else at
 
 
@@ -108,9 +124,10 @@ class ClipStream:
     def __init__(self, request: SegmentRequest, start_sample: int) -> None:
         self.urgency = Urgency()
         self._rate, self._volume = request.sample_rate, request.volume
-        tokens = normalise(request.cut, lexicon=request.lexicon)
-        seconds = usual_duration(tokens, request.cut.boundary) / request.speed
-        self._length = round(seconds * request.sample_rate)
+        tokens = tokens_of(request.cut, request.lexicon)
+        unread_s = UNREAD_S * len(request.cut.text)
+        usual_s = unread_s if tokens is None else usual_duration(tokens, request.cut.boundary)
+        self._length = round(usual_s / request.speed * request.sample_rate)
         self._at = start_sample
 
     def __aiter__(self) -> Self:
@@ -169,5 +186,5 @@ def worse(outcome: Outcome, task: Task) -> Outcome:
     """The outcome of a segment that this task is part of, too."""
     by_task: Outcome = "pieces" if task.piece else "fallback"
     if task.source == "clip":
-        by_task = "clip" if task.start < task.end else "recovered"
-    return max(outcome, by_task, key=WORSE.index)
+        by_task = "clip" if task.start < task.end else "cut_short"
+    return max(outcome, by_task, key=BY_SEVERITY.index)

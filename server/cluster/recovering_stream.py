@@ -49,7 +49,9 @@ class RecoveringStream:
         self._begun = bool(request.parts)
         self._over = False
         self._doing: Rendering | None = None
+        self._from = self._next
         self._recipe = known_recipe(request, self._next)
+        self._following = bool(self._recipe)  # the recipe: what it says is rendered so far
         self._recovery: Recovery | None = None  # once something failed, or a recipe ended before its text
         self._attempts: list[Attempt] = []
         self._outcome: Outcome = "recovered"
@@ -91,7 +93,7 @@ class RecoveringStream:
                     if chunk.words:
                         doing.words.extend(chunk.words)
                     return chunk
-        except asyncio.CancelledError:
+        except BaseException:  # nobody asks again: whoever waits for this segment to be over must hear of it
             self.cancel()
             raise
         raise StopAsyncIteration
@@ -146,15 +148,15 @@ class RecoveringStream:
         self._doing, self._new_reason = None, True
         if doing.task.source == "engine":
             self._pool.breaker.worked()
-        if self._recovery is None and not self._request.parts:
+        if self._recovery is None and not self._following:
             self._end()
             return None
-        if self._recovery is not None:
-            self._attempts.append(attempt_of(doing, self._time()))
-        elif not self._recipe:
-            self._recovery = Recovery(self._request.cut, doing.task)
-        if self._recovery is not None:
-            self._recovery.finished()
+        if self._attempts:
+            self._note(attempt_of(doing, self._time()))
+        if not self._following:
+            self._recovering().finished()
+        elif doing.until is None or self._next < doing.until:  # the last step, or it is over earlier than it was
+            self._leave_recipe(doing.task).finished()
         part, doing.part = doing.part, None
         return None if part is None else RenderedChunk(b"", part=part)
 
@@ -172,11 +174,13 @@ class RecoveringStream:
             self._reason, self._new_reason = failure.kind, False
         if not self._attempts:
             pool.recovering(self)
-        self._attempts.append(attempt_of(doing, self._time(), failure.kind, error))
-        if self._recovery is None:
-            self._recovery = Recovery(self._request.cut, doing.task)
-            self._recipe.clear()
-        again = self._recovery.failed(failure, self._said(doing, failure.kind))
+        self._note(attempt_of(doing, self._time(), failure.kind, error))
+        recovery = self._recovering()
+        if self._following:
+            recovery.resume(doing.task)
+        again = recovery.failed(failure, self._said(doing, failure.kind))
+        if not again:
+            self._take_leave()
         if doing.task.source == "engine" and not again and failure.kind in LOSSES:
             pool.breaker.lost(failure.kind, self._time())
         self._doing = None
@@ -194,7 +198,34 @@ class RecoveringStream:
         """Up to where the text is said. Of silence, or the same over and over, nobody knows, whatever times it told."""
         if kind in ("silent", "repeated"):
             return doing.task.start
-        return reached(self._request, doing.task, doing.words, doing.first, self._next)
+        at, from_middle = max(self._next, self._start), self._from > doing.first
+        return reached(self._request, doing.task, doing.words, doing.first, at, from_middle=from_middle)
+
+    def _note(self, attempt: Attempt) -> None:
+        """For dead letters: each attempt that failed, and the last one. Successes may be as many as pieces."""
+        if self._attempts and self._attempts[-1].kind is None:
+            self._attempts.pop()
+        self._attempts.append(attempt)
+
+    # ---- a recipe ----
+
+    def _recovering(self) -> Recovery:
+        if self._recovery is None:
+            self._recovery = Recovery(self._request.cut, lexicon=self._request.lexicon)
+        return self._recovery
+
+    def _leave_recipe(self, task: Task) -> Recovery:
+        """The rest of its steps does not hold any more: `task` is in hand, and what comes after it is decided anew."""
+        recovery = self._recovering()
+        recovery.resume(task)
+        self._take_leave()
+        return recovery
+
+    def _take_leave(self) -> None:
+        self._following = False
+        self._recipe.clear()
+        if self._next < self._start:  # what nobody asked for was told before, by that recipe
+            self._next, self._tail = self._start, b""
 
     # ---- who speaks ----
 
@@ -205,11 +236,17 @@ class RecoveringStream:
             doing = await self._rendering(task, part.first_sample if part else 0, part)
             if doing is not None:
                 doing.until, doing.plain = until, False
+                if part is not None:
+                    self._reason = part.reason
+                    self._outcome = worse(self._outcome, replace(task, piece=task.source == "engine"))
                 return doing
-            self._reason = part.reason if part else self._reason
-            self._recovery = Recovery(self._request.cut, task)
-            self._recipe.clear()
-            self._recovery.cannot("fallback")
+            if not self._wanted():
+                return None
+            assert part is not None
+            self._reason = part.reason
+            at = max(self._next, self._start)
+            said = reached(self._request, task, (), part.first_sample, at, from_middle=True)
+            self._leave_recipe(replace(task, start=said)).cannot("fallback")
         elif not self._begun:
             self._begun = True
             if not await self._skips_the_engine():
@@ -218,6 +255,8 @@ class RecoveringStream:
         while self._recovery is not None and (task_ := self._recovery.next()) is not None:
             part = Part(task_.source, task_.start, task_.end, self._next, self._reason)
             doing = await self._rendering(task_, self._next, part)
+            if not self._wanted():
+                return None
             if doing is not None:
                 self._outcome = worse(self._outcome, doing.task)
                 return doing
@@ -228,19 +267,21 @@ class RecoveringStream:
         """Whether the engine is not even asked: it lost one segment after the other, and another one is there."""
         pool = self._pool
         if pool.fallback is None or pool.breaker.allows(self._time()) or await self._behind() is None:
-            return False
+            return False  # also where it is cancelled by now
         cut, self._reason = self._request.cut, pool.breaker.reason
         pool.recovering(self)
         engine, message = pool.capabilities.name, "not asked, after several losses in a row"
         self._new_reason = False
         self._attempts.append(Attempt(engine, cut.start, cut.end, self._next, 0.0, self._reason, message))
-        self._recovery = Recovery(cut)
-        self._recovery.skip()
+        self._recovering().skip()
         return True
 
     async def _rendering(self, task: Task, first: int, part: Part | None) -> Rendering | None:
         """A task, begun at the next sample; None where nobody can do it."""
         doing = await self._made(task, first, part)
+        if doing is not None and not self._wanted():
+            doing.stream.cancel()
+            return None
         if doing is not None and not task.whole and self._next == first:
             doing.broken_off = int.from_bytes(self._tail[-2:], "little", signed=True)
         return doing
@@ -255,7 +296,7 @@ class RecoveringStream:
             if found is None or fallback_request(request, task, found.capabilities) is None:
                 return None
             pool = found
-            if self._recovery is not None and part is not None:
+            if self._recovery is not None and part is not None and not self._following:
                 task = self._recovery.fit(fits(pool.capabilities))
                 part = replace(part, end=task.end)
             asked = fallback_request(request, task, pool.capabilities)
@@ -275,13 +316,11 @@ class RecoveringStream:
         """Its result; None as soon as the stream is cancelled."""
         self._waiting = waiting = asyncio.ensure_future(something)
         try:
-            return await waiting
-        except asyncio.CancelledError:
-            if self._wanted():
-                raise
-            return None
+            await asyncio.wait((waiting,))  # it raises only what happens to whoever waits here
         finally:
             self._waiting = None
+            waiting.cancel()
+        return waiting.result() if self._wanted() and not waiting.cancelled() else None
 
     def _ask(self, pool: EnginePool, request: SegmentRequest, first: int) -> SegmentStream:
         return pool.synthesize(request, max(0, self._next - first), principal=self._principal)

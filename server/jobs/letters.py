@@ -22,7 +22,8 @@ MAX_ERROR_CHARS: Final = 2_000
 MAX_STACK_CHARS: Final = 16_384
 """The end is kept: it is where the error happened. Python's own are a few thousand characters."""
 MAX_ATTEMPTS: Final = 64
-"""More than a text is ever cut into pieces; of more, the first and the last."""
+"""More than pools tell of, which is each failure (the recovery gives up after 12) and the last attempt; of more, the
+first and the last."""
 
 T = TypeVar("T")
 

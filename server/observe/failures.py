@@ -16,7 +16,7 @@ log = structlog.get_logger(__name__)
 
 _FRAME: Final = re.compile(r'  File "(.+)", line (\d+), in (\S+)')
 _CAUSED: Final = "\n\nThe above exception was the direct cause of"
-_DEGRADED: Final[frozenset[Outcome]] = frozenset({"fallback", "pieces", "clip"})
+_DEGRADED: Final[frozenset[Outcome]] = frozenset({"cut_short", "fallback", "pieces", "clip"})
 
 
 class FailureWatch:

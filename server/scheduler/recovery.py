@@ -5,7 +5,7 @@ the rest; what it fails at, too, is cut at its punctuation, and each piece is tr
 engine; what still fails becomes a clip, a soft tone and silence. What was said already is never said again.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
@@ -17,6 +17,10 @@ Source = Literal["engine", "fallback", "clip"]
 
 MAX_FAILURES: Final = 12  # of one segment: then a clip stands for all that is left
 MAX_LOST_S: Final = 30.0  # that a segment may wait for what fails in the end; a listener hears nothing meanwhile
+"""The fallback engine is asked even then, until it fails for the first time."""
+MAX_STEP_S: Final = 5.0
+"""What an attempt that failed with a word of its own may have taken: one step, and it did not hang. What it took longer
+is the time for which others were served, on a busy server."""
 LOSSES: Final[frozenset[FailureKind]] = frozenset({"time_out", "worker_lost", "out_of_memory"})
 """What says more about the engine than about the segment."""
 
@@ -31,6 +35,11 @@ class Failure:
     kind: FailureKind
     transient: bool = False
     seconds: float = 0.0
+
+    @property
+    def lost_s(self) -> float:
+        """What of that the attempt itself took, as far as that is known."""
+        return self.seconds if self.kind in ("time_out", "worker_lost") else min(self.seconds, MAX_STEP_S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,24 +68,32 @@ class _Span:
 class Recovery:
     """One segment's way. `failed` or `finished` is told of each task, then `next` gives the one that follows."""
 
-    def __init__(self, cut: Cut, at: Task | None = None) -> None:
-        """`at`: the task in hand, where it is not the first one. What comes after it is to be said in pieces."""
+    def __init__(self, cut: Cut, at: Task | None = None, lexicon: Mapping[str, str] | None = None) -> None:
+        """`at`: see `resume`. `lexicon`: see `normalise`."""
         self._cut = cut
-        self._task = at or Task("engine", cut.start, cut.end, whole=True)
+        self._lexicon = lexicon
+        self._task = Task("engine", cut.start, cut.end, whole=True)
         self._todo: list[_Span] = []
-        if not self._task.whole:
-            self._todo = [_piece(self._task.start, self._task.end), _piece(self._task.end, cut.end)]
         self._absent: set[Source] = set()
         self._failed: set[tuple[Source, int, int]] = set()
         self._failures = 0
         self._lost_s = 0.0
         self._retried = False
-        self._told = True  # that somebody else took over since the last failure
+        self._taken_over = True  # by somebody else, since the last failure
+        if at is not None:
+            self.resume(at)
 
     @property
     def exhausted(self) -> bool:
         """Whether nothing more is tried."""
         return self._failures >= MAX_FAILURES or self._lost_s >= MAX_LOST_S
+
+    def resume(self, at: Task) -> None:
+        """This is the task in hand, whatever was before: it was chosen elsewhere. What comes after it is to be said in
+        pieces.
+        """
+        self._task = at
+        self._todo = [] if at.whole else [_piece(at.start, at.end), _piece(at.end, self._cut.end)]
 
     def failed(self, failure: Failure, reached: int) -> bool:
         """The task failed, when the text was said up to `reached`. Whether the same source shall go on with it; else
@@ -84,8 +101,8 @@ class Recovery:
         """
         task = self._task
         self._failures += 1
-        self._lost_s += failure.seconds
-        self._told = False
+        self._lost_s += failure.lost_s
+        self._taken_over = False
         if task.source == "engine" and failure.transient and not self._retried and not self.exhausted:
             self._retried = True
             return True
@@ -100,7 +117,7 @@ class Recovery:
 
     def finished(self) -> None:
         """The task is done."""
-        self._told = True
+        self._taken_over = True
         if self._todo:
             del self._todo[0]
 
@@ -108,7 +125,7 @@ class Recovery:
         """The engine is not to be asked at all."""
         self._absent.add("engine")
         self._todo = [_Span(self._cut.start, self._cut.end)]
-        self._told = False
+        self._taken_over = False
 
     def cannot(self, source: Source) -> None:
         """This source is not to be had for this segment."""
@@ -118,26 +135,27 @@ class Recovery:
         """The next task; None when all is said."""
         while self._todo:
             span = self._todo[0]
-            if not says_something(part_of(self._cut, span.start, span.end)):
+            if not says_something(part_of(self._cut, span.start, span.end), self._lexicon):
                 del self._todo[0]
             elif self.exhausted:
-                self._todo = [_piece(span.start, self._cut.end)]
-                return self._take("clip")
+                piece = self._fallback_failed or span.piece
+                self._todo = [_Span(span.start, self._cut.end, span.tried, piece)]
+                return self._take("clip" if self._fallback_failed else "fallback")
             elif source := self._source_for(span):
                 return self._take(source)
             elif span.piece:
                 return self._take("clip")
             else:
-                cuts = at_punctuation(part_of(self._cut, span.start, span.end))
+                cuts = at_punctuation(part_of(self._cut, span.start, span.end), self._lexicon)
                 self._todo[:1] = [_piece(cut.start, cut.end) for cut in cuts]
-        if not self._told:  # it failed at its very end: nothing is left to say, but it did fail
+        if not self._taken_over:  # it failed at its very end: nothing is left to say, but it did fail
             self._todo = [_piece(self._cut.end, self._cut.end)]
             return self._take("clip")
         return None
 
     def fit(self, fits: Callable[[str], bool]) -> Task:
         """The task, or its beginning where whoever shall speak it takes only texts that fit."""
-        first, *others = to_fit(part_of(self._cut, self._task.start, self._task.end), fits)
+        first, *others = to_fit(part_of(self._cut, self._task.start, self._task.end), fits, self._lexicon)
         if others:
             span = self._todo[0]
             self._todo[:1] = [replace(span, start=cut.start, end=cut.end) for cut in (first, *others)]
@@ -146,9 +164,13 @@ class Recovery:
 
     def _take(self, source: Source) -> Task:
         span = self._todo[0]
-        self._told = True
+        self._taken_over = True
         self._task = Task(source, span.start, span.end, piece=span.piece)
         return self._task
+
+    @property
+    def _fallback_failed(self) -> bool:
+        return "fallback" in self._absent or any(source == "fallback" for source, _, _ in self._failed)
 
     def _source_for(self, span: _Span) -> Source | None:
         order: tuple[Source, ...] = ("engine", "fallback") if span.piece else ("fallback",)

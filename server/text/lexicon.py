@@ -1,7 +1,7 @@
 """A client's own words: where one of them is written, and what to read instead."""
 
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
 
@@ -38,6 +38,11 @@ class Lexicon:
                 return form
             index = self._shorter[index]
         return None
+
+    @property
+    def readings(self) -> Iterable[str]:
+        """All that may be read instead of something."""
+        return self._readings.values()
 
     def reading(self, form: str) -> str:
         """What to read instead of `form`, as it was given."""

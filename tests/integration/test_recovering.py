@@ -141,7 +141,7 @@ async def test_a_failure_anywhere(action: str, kind: str, at: int, fallback: Any
         assert failed.attempts[0].kind == kind
         assert failed.attempts[-1].kind is None
         if fallback == NOTHING_FAILS:
-            assert failed.outcome == ("fallback" if found[0].start < found[0].end else "recovered")
+            assert failed.outcome == ("fallback" if found[0].start < found[0].end else "cut_short")
             assert len(found) == 1
             words = len(TEXT[found[0].start : found[0].end].replace("，", ""))
             assert len(samples) // 2 == found[0].first_sample + (words + bool(words)) * WORD
@@ -264,7 +264,7 @@ async def test_text_that_says_nothing_needs_no_clip() -> None:
         chunks = await collect(made.synthesize(request("……")))
     assert pcm(chunks) == b""
     assert [part.source for part in parts(chunks)] == ["clip"]
-    assert [failed.outcome for failed in told] == ["recovered"]
+    assert [failed.outcome for failed in told] == ["cut_short"]
 
 
 # ---- hanging, dying, stopping ----

@@ -78,7 +78,7 @@ def letters(draw: st.DrawFn) -> Letter:
         engine=draw(texts),
         fingerprint=draw(texts),
         attempts=tuple(draw(st.lists(attempts, max_size=3))),
-        outcome=draw(st.sampled_from(["recovered", "fallback", "pieces", "clip", "abandoned"])),
+        outcome=draw(st.sampled_from(["recovered", "cut_short", "fallback", "pieces", "clip", "abandoned"])),
     )
     return Letter(draw(texts), draw(texts), failed)
 

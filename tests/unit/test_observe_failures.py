@@ -37,9 +37,11 @@ def test_a_line_and_two_counters() -> None:
         watch.told(failed())
         watch.told(failed("recovered", "out_of_memory"))
         watch.told(failed("abandoned"))
+        watch.told(failed("cut_short", "time_out"))
     assert figure(metrics, 'failed_segments_total{reason="exception"}') == 2
     assert figure(metrics, 'failed_segments_total{reason="out_of_memory"}') == 1
     assert figure(metrics, 'degraded_segments_total{outcome="fallback"}') == 1
+    assert figure(metrics, 'degraded_segments_total{outcome="cut_short"}') == 1  # the session says so, too
     assert "recovered" not in metrics.render().decode().replace("# ", "")
     assert logs[0] == {
         "event": "a segment failed",

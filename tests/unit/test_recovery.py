@@ -13,6 +13,7 @@ from server.engines.base import FailureKind
 from server.scheduler.recovery import (
     MAX_FAILURES,
     MAX_LOST_S,
+    MAX_STEP_S,
     SKIP_AFTER,
     SKIP_S,
     Breaker,
@@ -21,6 +22,7 @@ from server.scheduler.recovery import (
     Source,
     Task,
 )
+from server.text import pieces as text_pieces
 from server.text.normaliser import normalise
 from server.text.pieces import at_punctuation, part_of, says_something, to_fit
 from server.text.speaking_time import longest_duration, position_after, usual_duration
@@ -206,6 +208,33 @@ def test_an_engine_that_takes_less_at_once() -> None:
     assert said([(task.source, task.start, task.end) for task in tasks]) == [(0, FIRST), (FIRST, SECOND), (SECOND, END)]
 
 
+def test_waiting_for_its_turn_costs_a_segment_nothing() -> None:
+    """On a busy server: an attempt that raised took one step, whatever it had to wait for that."""
+    recovery = Recovery(cut_of())
+    recovery.failed(Failure("exception", seconds=10 * MAX_LOST_S), 0)
+    assert not recovery.exhausted
+    assert recovery.next() == Task("fallback", 0, END)
+    recovery.failed(Failure("exception", seconds=10 * MAX_LOST_S), 0)
+    assert recovery.next() == Task("engine", 0, FIRST, piece=True)
+    assert Failure("exception", seconds=99.0).lost_s == MAX_STEP_S
+    assert Failure("time_out", seconds=99.0).lost_s == 99.0
+
+
+def test_the_fallback_engine_is_asked_once_however_much_was_lost() -> None:
+    recovery = Recovery(cut_of())
+    recovery.failed(Failure("time_out", seconds=2 * MAX_LOST_S), 0)
+    assert recovery.next() == Task("fallback", 0, END)
+    assert recovery.fit(lambda text: len(text) <= 8) == Task("fallback", 0, FIRST)
+    recovery.finished()
+    assert recovery.next() == Task("fallback", FIRST, END)  # it works, so it goes on
+    recovery.failed(Failure("exception"), FIRST + 1)
+    assert recovery.next() == Task("clip", FIRST + 1, END, piece=True)
+    recovery = Recovery(cut_of())
+    recovery.failed(Failure("time_out", seconds=2 * MAX_LOST_S), 0)
+    recovery.cannot("fallback")
+    assert recovery.next() == Task("clip", 0, END, piece=True)
+
+
 @given(st.lists(st.tuples(st.sampled_from(["fail", "again", "good"]), st.integers(0, 30)), max_size=60))
 def test_every_word_is_said_once_whatever_fails(events: list[tuple[str, int]]) -> None:
     recovery = Recovery(cut_of())
@@ -287,6 +316,67 @@ def test_a_piece_ends_as_its_mark_says() -> None:
     assert [piece.boundary for piece in found] == [
         Boundary.CLAUSE, Boundary.SENTENCE, Boundary.PARAGRAPH, Boundary.CLAUSE, Boundary.SENTENCE,
     ]  # fmt: skip
+
+
+SHARP = {"#": "井", "·": "点"}
+
+
+def test_what_only_the_lexicon_gives_a_word_is_not_lost() -> None:
+    assert not says_something(cut_of("#，"))
+    assert says_something(cut_of("#，"), SHARP)
+    assert not says_something(cut_of("好，"), {"好": "……"})
+    assert [piece.text for piece in at_punctuation(cut_of("你好，#，世界，"), SHARP)] == ["你好，", "#，", "世界，"]
+    assert [piece.text for piece in to_fit(cut_of("你好，#，"), lambda text: len(text) <= 3, SHARP)] == ["你好，", "#，"]
+    recovery = Recovery(cut_of("你好，#，"), lexicon=SHARP)
+    recovery.failed(Failure("exception"), 3)
+    assert recovery.next() == Task("fallback", 3, 5)
+    recovery.cannot("fallback")
+    assert recovery.next() == Task("engine", 3, 5, piece=True)
+
+
+MARKUP = "*_#|-+=!()\"'<>[]&`~\\/:;.,%$@^，。：\u0301½²①㎡ЖПéß😀\U0003134b\x1f\n\t 12AbC你好０Ａ"
+
+
+@given(st.one_of(st.text(alphabet=MARKUP, max_size=14), st.text(max_size=6)), st.sampled_from(["zh", "en"]))
+def test_a_look_at_a_text_says_what_the_rules_say(text: str, language: Language) -> None:
+    cut = cut_of(text, language=language)
+    assert says_something(cut) == any(token.kind == "word" for token in normalise(cut))
+    assert says_something(cut, {"你": "", "#": "b"}) == any(
+        token.kind == "word" for token in normalise(cut, lexicon={"你": "", "#": "b"})
+    )
+
+
+@pytest.mark.parametrize("lexicon", [None, {"word": "词", "#": "井"}])
+def test_a_long_segment_in_many_pieces_is_not_read_again(
+    lexicon: dict[str, str] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is decided on the event loop, where others wait."""
+    read = 0
+
+    def counting(cut: Cut, **options: object) -> object:
+        nonlocal read
+        read += 1
+        return normalise(cut, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(text_pieces, "normalise", counting)
+    text = "你，好，天，" * 512
+    recovery = Recovery(cut_of(text), lexicon=lexicon)
+    recovery.failed(Failure("exception"), 0)
+    recovery.cannot("fallback")
+    assert recovery.next() == Task("engine", 0, 2, piece=True)
+    assert read == 0
+
+
+def test_a_text_that_no_rule_can_read_is_still_to_be_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(cut: Cut, **_: object) -> object:
+        raise LookupError("a text rule")
+
+    monkeypatch.setattr(text_pieces, "normalise", fails)
+    assert says_something(cut_of("<i>"))
+    assert text_pieces.tokens_of(cut_of()) is None
+    recovery = Recovery(cut_of("<i>，"))
+    recovery.failed(Failure("exception"), 0)
+    assert recovery.next() == Task("fallback", 0, 4)
 
 
 @given(st.text(alphabet='你好世界 abc，。.,1\n"”😀\u0301', max_size=80), st.integers(1, 12))
