@@ -39,7 +39,7 @@ async def open_session(
         format=plan.format,
         sample_rate=args.sample_rate,
         bitrate=args.bitrate,
-        mode=args.mode,
+        mode=plan.mode,
         max_lead_ms=PLAY_LEAD_MS if plan.play else None,
         api_key=args.api_key,
         decode=plan.container != "ogg",

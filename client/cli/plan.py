@@ -13,7 +13,7 @@ from client.cli.state import State, state_name
 from client.errors import UsageError
 from client.sinks import CONTAINERS, Container
 from protocol import limits
-from protocol.client_messages import AudioFormat
+from protocol.client_messages import AudioFormat, Mode
 
 CAPTION_KINDS: Final[dict[str, Literal["vtt", "srt"]]] = {".vtt": "vtt", ".srt": "srt"}
 STDOUT: Final = Path("-")
@@ -21,7 +21,9 @@ STDOUT: Final = Path("-")
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What `speak` does. `output` None: no file. `text` None: read `source`."""
+    """What `speak` does. `output` None: no file. `text` None: read `source`. `mode`: of the session; a file that is made
+    of a file is wanted soon as a whole, so block mode makes it unless another one was asked for.
+    """
 
     source: str
     text: str | None
@@ -35,6 +37,7 @@ class Plan:
     fallback: Path  # the file to write when there is no device to play on
     state: State | None  # to go on from
     keeps_state: bool
+    mode: Mode
 
     @property
     def caption_kind(self) -> Literal["vtt", "srt"]:
@@ -84,10 +87,13 @@ def make_plan(args: argparse.Namespace, *, stdout_is_terminal: bool | None = Non
         if path is not None and path != STDOUT:
             _check_folder(path)
     is_file = output is not None and output != STDOUT and not is_special(output)
+    keeps_state = text is None and is_file and not args.play and not (source != "-" and is_special(Path(source)))
+    rate = getattr(args, "rate", None)
+    whole = keeps_state and source != "-" and rate is None
     return Plan(
         source=source,
         text=text,
-        rate=getattr(args, "rate", None),
+        rate=rate,
         output=output,
         container=container,
         play=args.play,
@@ -96,7 +102,8 @@ def make_plan(args: argparse.Namespace, *, stdout_is_terminal: bool | None = Non
         format=format_,
         fallback=fallback,
         state=state,
-        keeps_state=text is None and is_file and not args.play and not (source != "-" and is_special(Path(source))),
+        keeps_state=keeps_state,
+        mode="block" if whole and args.mode == "auto" else args.mode,
     )
 
 

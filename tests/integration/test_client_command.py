@@ -66,7 +66,7 @@ async def test_a_file_becomes_a_wav_of_its_name(server: FakeServer, book: Path) 
     assert names(book.parent) == ["book.txt", "book.wav"]
     assert wav_samples(book.parent / "book.wav") == speech_of(0, TEXT)
     assert ended.err.startswith("book.wav: 1.5 s of audio, first sound ")
-    assert server.messages[0] == c.Open(max_lead_ms=None, max_buffer_delay_ms=None)
+    assert server.messages[0] == c.Open(mode="block", max_lead_ms=None, max_buffer_delay_ms=None)
 
 
 async def test_options_reach_the_server(server: FakeServer, tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ async def test_the_speed_of_a_language_model(server: FakeServer, tmp_path: Path)
 
 
 async def test_progress_is_one_line(server: FakeServer, book: Path) -> None:
-    server.behaviour.frame_delay_s = 0.005
+    server.behaviour.frame_delay_s = 0.02
     ended = await run(book.parent, "stream", "book.txt", "--progress", url=server.url)
     assert ended.err.count("\n") == 1
     assert "\r0 of 30 characters (0 %), 0.0 s of audio\r" in ended.err

@@ -171,3 +171,24 @@ def test_a_bare_host_gets_the_usual_port() -> None:
     assert stream_url("[::1]") == "ws://[::1]:8765/v1/stream"
     assert stream_url("localhost:80") == "ws://localhost:80/v1/stream"
     assert stream_url("wss://speech.example") == "wss://speech.example/v1/stream"
+
+
+@pytest.mark.parametrize(
+    ("words", "mode"),
+    [
+        (["stream", "{book}", "-o", "{folder}/out.wav"], "block"),
+        (["stream", "{book}", "-o", "{folder}/out.wav", "--mode", "stream"], "stream"),
+        (["stream", "{book}", "-o", "{folder}/out.wav", "--rate", "30"], "auto"),
+        (["stream", "{book}", "-o", "-"], "auto"),
+        (["stream", "{book}", "-o", "/dev/null"], "auto"),
+        (["stream", "-", "-o", "{folder}/out.wav"], "auto"),
+        (["say", "Hello.", "-o", "{folder}/out.wav"], "auto"),
+        (["stream", "{book}", "--play"], "auto"),
+        (["say", "Hello.", "-o", "{folder}/out.wav", "--mode", "block"], "block"),
+    ],
+)
+def test_a_file_made_of_a_file_is_made_in_blocks(tmp_path: Path, words: list[str], mode: str) -> None:
+    book = tmp_path / "book.txt"
+    book.write_text("Once upon a time.")
+    given = [word.format(book=book, folder=tmp_path) for word in words]
+    assert plan_of(*given).mode == mode
