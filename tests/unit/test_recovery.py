@@ -326,7 +326,8 @@ def test_what_only_the_lexicon_gives_a_word_is_not_lost() -> None:
     assert says_something(cut_of("#，"), SHARP)
     assert not says_something(cut_of("好，"), {"好": "……"})
     assert [piece.text for piece in at_punctuation(cut_of("你好，#，世界，"), SHARP)] == ["你好，", "#，", "世界，"]
-    assert [piece.text for piece in to_fit(cut_of("你好，#，"), lambda text: len(text) <= 3, SHARP)] == ["你好，", "#，"]
+    fitting = to_fit(cut_of("你好，#，"), lambda text: len(text) <= 3, SHARP)
+    assert [piece.text for piece in fitting] == ["你好，", "#，"]
     recovery = Recovery(cut_of("你好，#，"), lexicon=SHARP)
     recovery.failed(Failure("exception"), 3)
     assert recovery.next() == Task("fallback", 3, 5)
