@@ -21,7 +21,7 @@ log = structlog.get_logger(__name__)
 
 FALLBACK_THREADS: Final = 2  # it speaks a segment now and then; the processors are for the engine that was asked for
 RETRY_S: Final = (30.0, 600.0)  # after loading it failed or it broke: doubling from the one to the other
-MAX_BROKEN: Final = 3  # an engine that hangs cannot be freed: each keeps its memory and its threads
+MAX_RELOADS: Final = 3  # an engine that hangs cannot be freed: each keeps its memory and its threads
 LOAD_TIMEOUT_S: Final = 20.0
 """How long a stream waits for it. The embedded voices load in a second, and are built in a minute where they never were
 before: that goes on behind it, for those who need it later."""
@@ -54,7 +54,7 @@ class FallbackEngine:
         self._not_before = 0.0
         self._told = False  # that it cannot be loaded
         self._broken = 0
-        self._leaving: set[asyncio.Task[None]] = set()  # at most MAX_BROKEN
+        self._leaving: set[asyncio.Task[None]] = set()  # at most MAX_RELOADS and one
         self._closed = False
 
     async def pool(self) -> EnginePool | None:
@@ -92,7 +92,7 @@ class FallbackEngine:
         self._leaving.add(leaving)
         leaving.add_done_callback(self._leaving.discard)
         self._put_off()
-        if self._broken > MAX_BROKEN:
+        if self._broken > MAX_RELOADS:
             self._not_before = math.inf
             log.error("the fallback engine hangs again and again: it is not loaded any more", engine=self._name)
 

@@ -92,6 +92,15 @@ def fits(capabilities: Capabilities) -> Callable[[str], bool]:
     return short_enough
 
 
+def placed(words: tuple[WordTiming, ...], doing: Rendering) -> tuple[WordTiming, ...]:
+    """Words of whoever speaks, at their samples of the segment, without those that were told before."""
+    at = doing.first
+    # of lists, not of generators: docs/decisions.md, "Tuples of lists"
+    if at:
+        words = tuple([replace(w, first_sample=at + w.first_sample, end_sample=at + w.end_sample) for w in words])
+    return tuple([word for word in words if word not in doing.words]) if doing.again else words
+
+
 def reached(
     request: SegmentRequest,
     task: Task,

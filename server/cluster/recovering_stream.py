@@ -18,6 +18,7 @@ from server.cluster.parts import (
     fits,
     known_recipe,
     part_request,
+    placed,
     reached,
     rendered_from,
     worse,
@@ -128,16 +129,7 @@ class RecoveringStream:
         self._next += len(pcm) // 2
         pcm = pcm[2 * unasked :] if unasked else pcm
         if words:
-            if doing.first:
-                # of a list, not of a generator: docs/decisions.md, "Tuples of lists"
-                words = tuple(
-                    [
-                        replace(w, first_sample=doing.first + w.first_sample, end_sample=doing.first + w.end_sample)
-                        for w in words
-                    ]
-                )
-            if doing.again:
-                words = tuple([word for word in words if word not in doing.words])
+            words = placed(words, doing)
             doing.words.extend(words)
         part, doing.part = doing.part, None
         self._new_reason = True

@@ -410,9 +410,9 @@ async def test_a_fallback_engine_that_hangs_for_good_is_loaded_again(monkeypatch
     engine = FallbackEngine("tone", lambda: registry.create("tone", {}), on_loaded=loads.append)
     async with scripted(FAILS) as pool, behind(pool, engine, []) as made:
         with structlog.testing.capture_logs() as logs:
-            for times in range(fallback.MAX_BROKEN + 3):
+            for times in range(fallback.MAX_RELOADS + 3):
                 chunks = await collect(made.synthesize(request(BAD)))
-                useless = times > fallback.MAX_BROKEN
+                useless = times > fallback.MAX_RELOADS
                 assert [part.source for part in parts(chunks)] == ["clip" if useless else "fallback"]
                 if (old := engine._pool) is not None:
                     old._threads._failed = True
@@ -420,7 +420,7 @@ async def test_a_fallback_engine_that_hangs_for_good_is_loaded_again(monkeypatch
                     await asyncio.sleep(0.1)
                     with pytest.raises(PoolUnavailable):
                         await anext(old.synthesize(request()))
-    assert loads == [True, False] * (fallback.MAX_BROKEN + 1)
+    assert loads == [True, False] * (fallback.MAX_RELOADS + 1)
     errors = [line["event"] for line in logs if line["log_level"] == "error"]
     assert errors == [
         "the fallback engine hangs",
