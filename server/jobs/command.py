@@ -3,6 +3,7 @@
 import argparse
 import io
 import os
+import shutil
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -109,7 +110,8 @@ class _Command:
     def run(self, given: argparse.Namespace) -> int:
         """Do what it says; the exit status."""
         for name, lines in self._damage.lines.items():
-            _complain(f"{self._folder.path / name}: {lines} lines are damaged and left out")
+            are = "line is" if lines == 1 else "lines are"
+            _complain(f"{self._folder.path / name}: {lines} {are} damaged and left out")
         for name, reason in self._damage.files.items():
             _complain(f"{self._folder.path / name} cannot be read: {reason}")
         status = EXIT_FAILED if self._damage.files else EXIT_OK
@@ -142,7 +144,7 @@ class _Command:
             for letter, is_resolved in shown:
                 sys.stdout.buffer.write(dumps({**to_json(letter), "resolved": is_resolved}) + b"\n")
             return
-        for row in listing.rows(shown):
+        for row in listing.rows(shown, _columns()):
             print(row)
 
     def _say_empty(self, *, resolved: bool) -> None:
@@ -188,12 +190,22 @@ class _Command:
         return status
 
     def _replay(self, ids: Sequence[str], output: Path | None) -> int:
-        target = Target.of(output)
+        try:
+            target = Target.of(output)
+        except ValueError as problem:
+            _complain(str(problem))
+            return EXIT_USAGE
         if target.is_file and len(ids) > 1:
             _complain(f"{len(ids)} letters do not go into the one file {output}: name a directory with -o")
             return EXIT_USAGE
         letters = {letter.id: letter for letter in self._letters(ids)}
         return replay([letters[each] for each in ids if each in letters], self._folder, self._settings, target, print)
+
+
+def _columns() -> int | None:
+    """How wide the terminal is; None: it is no terminal."""
+    columns = shutil.get_terminal_size((0, 0)).columns
+    return columns if columns > 0 else None
 
 
 def _complain(text: str) -> None:

@@ -19,7 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from server.jobs.letters import Entry, decode
+from server.jobs.letters import Entry
+from server.jobs.reading import decode
 
 FILES: Final = 4
 _NAMES: Final = ("letters.jsonl", *(f"letters.{number}.jsonl" for number in range(1, FILES)))

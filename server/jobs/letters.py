@@ -4,20 +4,21 @@ r"""A dead letter: a segment that an engine failed at, as one line of JSON.
     {"v": 1, "resolved": "3f9c...", "time": ...}\n       it succeeded when it was tried again
 
 There is everything in it that decides the segment's samples, and no audio. Texts may have half surrogate pairs, as
-JSON of clients may.
+JSON of clients may. `reading.py` is the way back.
 """
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Final, TypeAlias, TypeVar, get_args
+from typing import Any, Final, TypeAlias
 
-from server.cluster.failures import Attempt, FailedSegment, Outcome
-from server.engines.base import FAILURE_KINDS, RenderMode, RenderPlan
-from server.engines.rendering import Part, SegmentRequest
-from server.json_text import dumps, loads
-from server.text.tokens import Boundary, Cut, CutCause, Language
+from server.cluster.failures import Attempt, FailedSegment
+from server.engines.rendering import SegmentRequest
+from server.json_text import dumps
 
 VERSION: Final = 1
+ID_BYTES: Final = 6
+"""One in 10,000 that any two of 200,000 letters share an id."""
 MAX_ERROR_CHARS: Final = 2_000
 MAX_STACK_CHARS: Final = 16_384
 """The end is kept: it is where the error happened. Python's own are a few thousand characters."""
@@ -25,27 +26,42 @@ MAX_ATTEMPTS: Final = 64
 """More than pools tell of, which is each failure (the recovery gives up after 12) and the last attempt; of more, the
 first and the last."""
 
-T = TypeVar("T")
+_ID: Final = re.compile(rf"[0-9a-f]{{{2 * ID_BYTES}}}")
 
 
 @dataclass(frozen=True, slots=True)
 class Letter:
-    """A failed segment with the name it got. `time`: UTC, ISO 8601."""
+    """A failed segment with the name it got, which is also a name for files. `time`: UTC, ISO 8601.
+
+    Raises ValueError where `id` is no id.
+    """
 
     id: str
     time: str
     failed: FailedSegment
 
+    def __post_init__(self) -> None:
+        _check_id(self.id)
+
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """The letter `id` succeeded when it was tried again."""
+    """The letter `id` succeeded when it was tried again. Raises ValueError where `id` is no id."""
 
     id: str
     time: str
 
+    def __post_init__(self) -> None:
+        _check_id(self.id)
+
 
 Entry: TypeAlias = Letter | Resolved
+
+
+def _check_id(identity: str) -> None:
+    """Raises ValueError for all but what `secrets.token_hex(ID_BYTES)` makes."""
+    if _ID.fullmatch(identity) is None:
+        raise ValueError(f"the id of a dead letter is {2 * ID_BYTES} hexadecimal digits")
 
 
 class TooLongError(ValueError):
@@ -62,19 +78,6 @@ def encode(entry: Entry, max_bytes: int) -> bytes:
         if len(line) <= max_bytes:
             return line
     raise TooLongError(f"{len(line)} bytes are more than the {max_bytes} that a dead letter may have")
-
-
-def decode(line: bytes) -> Entry:
-    """What `encode` wrote. Raises ValueError for everything else."""
-    try:
-        table = loads(line)
-        if _get(table, "v", int) != VERSION:
-            raise ValueError("another version of the format")
-        if "resolved" in table:
-            return Resolved(_get(table, "resolved", str), _get(table, "time", str))
-        return Letter(_get(table, "id", str), _get(table, "time", str), _failed_from(table))
-    except (KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(f"no dead letter: {type(error).__name__}") from error
 
 
 def to_json(letter: Letter) -> dict[str, Any]:
@@ -105,9 +108,6 @@ def _capped(attempt: Attempt) -> Attempt:
     if len(trace) > MAX_STACK_CHARS:
         trace = "..." + trace[-MAX_STACK_CHARS:]
     return replace(attempt, error=error, trace=trace)
-
-
-# Values to JSON
 
 
 def _to_json(entry: Entry) -> dict[str, Any]:
@@ -165,106 +165,3 @@ def _lexicon_of(request: SegmentRequest) -> dict[str, str] | None:
         return None
     texts = (request.cut.text, request.before)
     return {form: reading for form, reading in request.lexicon.items() if any(form in text for text in texts)}
-
-
-# JSON to values
-
-
-def _failed_from(table: Any) -> FailedSegment:
-    return FailedSegment(
-        request=_request_from(table),
-        principal=_get(table, "principal", str),
-        engine=_get(table, "engine", str),
-        fingerprint=_get(table, "fingerprint", str),
-        attempts=tuple(map(_attempt_from, _get(table, "attempts", list))),
-        outcome=_one_of(table["outcome"], get_args(Outcome)),
-    )
-
-
-def _request_from(table: Any) -> SegmentRequest:
-    start, end = _span_from(table)
-    parameters = _get(table, "parameters", dict)
-    cut = Cut(
-        start,
-        end,
-        _get(table, "text", str),
-        Boundary(parameters["boundary"]),
-        CutCause(parameters["cause"]),
-        _one_of(table["language"], get_args(Language)),
-    )
-    mode: RenderMode = _one_of(parameters["mode"], get_args(RenderMode))
-    return SegmentRequest(
-        id=_get(parameters, "segment", int),
-        cut=cut,
-        voice=_get(table, "voice", str),
-        sample_rate=_get(parameters, "sample_rate", int),
-        speed=_number(parameters, "speed"),
-        pitch=_number(parameters, "pitch"),
-        volume=_number(parameters, "volume"),
-        seed=_get(parameters, "seed", int),
-        instruct=_get(parameters, "instruct", str),
-        lexicon=_lexicon_from(parameters["lexicon"]),
-        plan=RenderPlan(mode, tuple(_is(each, int) for each in _get(parameters, "chunk_ms", list))),
-        before=_get(table, "before", str),
-        parts=tuple(map(_part_from, _get(parameters, "parts", list))),
-        origin=_get(table, "origin", str),
-    )
-
-
-def _lexicon_from(value: Any) -> Mapping[str, str] | None:
-    if value is None:
-        return None
-    return {_is(word, str): _is(reading, str) for word, reading in _is(value, dict).items()}
-
-
-def _part_from(value: Any) -> Part:
-    source, start, end, first_sample, reason = _is(value, list)
-    return Part(
-        _one_of(source, ("engine", "fallback", "clip")),
-        _is(start, int),
-        _is(end, int),
-        _is(first_sample, int),
-        _one_of(reason, FAILURE_KINDS),
-    )
-
-
-def _attempt_from(table: Any) -> Attempt:
-    start, end = _span_from(table)
-    return Attempt(
-        engine=_get(table, "engine", str),
-        start=start,
-        end=end,
-        first_sample=_get(table, "first_sample", int),
-        seconds=_number(table, "seconds"),
-        kind=None if table["kind"] is None else _one_of(table["kind"], FAILURE_KINDS),
-        error=_get(table, "error", str),
-        trace=_get(table, "stack", str),
-    )
-
-
-def _span_from(table: Any) -> tuple[int, int]:
-    start, end = _get(table, "span", list)
-    return _is(start, int), _is(end, int)
-
-
-def _number(table: Any, name: str) -> float:
-    value = table[name]
-    if not isinstance(value, float):
-        value = _is(value, int)
-    return float(value)
-
-
-def _get(table: Any, name: str, kind: type[T]) -> T:
-    return _is(table[name], kind)
-
-
-def _is(value: Any, kind: type[T]) -> T:
-    if not isinstance(value, kind) or isinstance(value, bool):
-        raise TypeError
-    return value
-
-
-def _one_of(value: Any, allowed: tuple[Any, ...]) -> Any:
-    if value not in allowed:
-        raise ValueError("no dead letter: an unknown word")
-    return value

@@ -1,14 +1,18 @@
 """Dead letters as text for a person at a terminal, whom no character of theirs may harm."""
 
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from server.cluster.failures import Attempt
 from server.jobs.letters import Letter
 
-LIST_TEXT_COLUMNS: Final = 30
-_HEAD: Final = ("id", "time (UTC)", "outcome", "failure", "engine", "voice", "chars", "text")
+TEXT_COLUMNS: Final = 33  # in a list that no terminal bounds
+MIN_TEXT_COLUMNS: Final = 12
+_GAP: Final = "  "
+_WIDE: Final = {"id": 12, "time (UTC)": 19, "outcome": 19, "failure": 13, "engine": 10, "voice": 12, "chars": 5}
+_NARROW: Final = {"id": 12, "time (UTC)": 16, "outcome": 9, "failure": 13}
+"""The columns before the text with their widths: all, and those that leave room for it in 80. `show` has the others."""
 _UNSAFE: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 """Unicode categories that move the cursor, turn the writing direction round, or cannot be written at all."""
 
@@ -22,29 +26,49 @@ def _escaped(character: str) -> str:
     return character.encode("unicode_escape", "surrogatepass").decode("ascii")
 
 
-def rows(letters: Iterable[tuple[Letter, bool]]) -> Iterator[str]:
-    """A table of letters, each with whether it is resolved, line by line; at least its head."""
-    yield _row(_HEAD)
+def rows(letters: Iterable[tuple[Letter, bool]], columns: int | None) -> Iterator[str]:
+    """A table of letters, each with whether it is resolved, line by line; at least its head. No line is wider than
+    `columns` of a terminal, if there are some 70.
+    """
+    widths, text_width = _widths(columns)
+    yield _row({**{name: name for name in widths}, "text": "text"}, widths, text_width)
     for letter, resolved in letters:
-        failed = letter.failed
-        text = failed.request.cut.text
-        yield _row(
-            (
-                printable(letter.id),
-                printable(letter.time[:19].replace("T", " ")),
-                failed.outcome + (", resolved" if resolved else ""),
-                _first_kind(letter),
-                printable(failed.engine),
-                printable(failed.request.voice),
-                str(len(text)),
-                _shortened(printable(text)),
-            )
-        )
+        yield _row(_cells(letter, resolved=resolved, wide=widths is _WIDE), widths, text_width)
 
 
-def _row(columns: Iterable[str]) -> str:
-    identity, time, outcome, kind, engine, voice, characters, text = columns
-    return f"{identity:12}  {time:19}  {outcome:19}  {kind:13}  {engine:10}  {voice:12}  {characters:>5}  {text}"
+def _widths(columns: int | None) -> tuple[Mapping[str, int], int]:
+    """Of the columns that are shown, and of the text after them."""
+    if columns is None:
+        return _WIDE, TEXT_COLUMNS
+    for widths in (_WIDE, _NARROW):
+        left = columns - sum(width + len(_GAP) for width in widths.values())
+        if left >= MIN_TEXT_COLUMNS:
+            return widths, left
+    return _NARROW, MIN_TEXT_COLUMNS
+
+
+def _cells(letter: Letter, *, resolved: bool, wide: bool) -> dict[str, str]:
+    """By column. A narrow one tells of what is resolved no more than that."""
+    failed = letter.failed
+    text = failed.request.cut.text
+    outcome: str = failed.outcome
+    if resolved:
+        outcome = f"{outcome}, resolved" if wide else "resolved"
+    return {
+        "id": letter.id,
+        "time (UTC)": letter.time.replace("T", " ")[: 19 if wide else 16],
+        "outcome": outcome,
+        "failure": _first_kind(letter),
+        "engine": failed.engine,
+        "voice": failed.request.voice,
+        "chars": f"{len(text):>5}",
+        "text": text.strip(),
+    }
+
+
+def _row(cells: Mapping[str, str], widths: Mapping[str, int], text_width: int) -> str:
+    before = (_padded(_shortened(cells[name], width), width) for name, width in widths.items())
+    return _GAP.join((*before, _shortened(cells["text"], text_width)))
 
 
 def _first_kind(letter: Letter) -> str:
@@ -52,14 +76,26 @@ def _first_kind(letter: Letter) -> str:
     return next((each.kind for each in letter.failed.attempts if each.kind is not None), "-")
 
 
-def _shortened(text: str) -> str:
-    """What fits into so many columns of a terminal, where Hanzi take two."""
-    width = 0
-    for at, character in enumerate(text):
-        width += 2 if unicodedata.east_asian_width(character) in "WF" else 1
-        if width > LIST_TEXT_COLUMNS:
-            return text[:at] + "..."
-    return text
+def _shortened(text: str, width: int) -> str:
+    """What fits into so many columns of a terminal, for whom every character is safe."""
+    shown = printable(text[: width + 1])  # a character takes one at least
+    if _width(shown) <= width:
+        return shown
+    used = 0
+    for at, character in enumerate(shown):
+        used += _width(character)
+        if used > width - 3:
+            return shown[:at] + "..."
+    return shown
+
+
+def _padded(text: str, width: int) -> str:
+    return text + " " * (width - _width(text))
+
+
+def _width(text: str) -> int:
+    """Columns of a terminal: Hanzi take two."""
+    return sum(2 if unicodedata.east_asian_width(character) in "WF" else 1 for character in text)
 
 
 def details(letter: Letter, resolved_at: str | None) -> Iterator[str]:

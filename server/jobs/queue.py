@@ -18,7 +18,7 @@ import structlog
 
 from server.cluster.failures import FailedSegment
 from server.jobs.folder import LetterFolder
-from server.jobs.letters import Letter, encode
+from server.jobs.letters import ID_BYTES, Letter, encode
 
 log = structlog.get_logger(__name__)
 
@@ -27,8 +27,6 @@ _CHARS_OF_A_LETTER: Final = 1_000  # what is in it beside texts
 GROUP_LETTERS: Final = 64  # written at once: their lines are in memory beside them
 CLOSE_TIMEOUT_S: Final = 1.0
 WARN_EVERY_S: Final = 60.0
-ID_BYTES: Final = 6
-"""One in 10,000 that any two of 200,000 letters share an id."""
 
 Result = Literal["written", "dropped", "failed"]
 Count: TypeAlias = Callable[[Result, int], None]

@@ -36,21 +36,23 @@ class Target:
 
     @classmethod
     def of(cls, given: Path | None) -> "Target":
-        """What a user means: NAME.wav is a file, unless it is a directory."""
+        """What a user means: NAME.wav is a file, unless it is a directory; so are devices and pipes. Raises ValueError
+        for another file, which is none to write audio to.
+        """
         if given is None:
             return cls(None)
         path = given.expanduser()
-        return cls(path, is_file=path.suffix.lower() == ".wav" and not path.is_dir())
+        if path.is_dir():
+            return cls(path)
+        if path.is_file() and path.suffix.lower() != ".wav":
+            raise ValueError(f"{path} is neither a directory nor a .wav file")
+        return cls(path, is_file=path.suffix.lower() == ".wav" or path.exists())
 
-    def write(self, name: str, sample_rate: int, pcm: bytes) -> Path | None:
-        """The file that was written. Raises OSError."""
-        if self.path is None:
-            return None
-        if not self.is_file:
-            self.path.mkdir(parents=True, exist_ok=True)
-        file = self.path if self.is_file else self.path / f"{name}.wav"
-        file.write_bytes(wav_header(sample_rate, len(pcm) // 2) + pcm)
-        return file
+    def file_for(self, letter: Letter) -> Path | None:
+        """Where its audio goes. That its id is no path is a letter's own promise."""
+        if self.path is None or self.is_file:
+            return self.path
+        return self.path / f"{letter.id}.wav"
 
 
 class _Failed(Exception):
@@ -80,6 +82,9 @@ async def _replay(
             except _Failed as problem:
                 failed += 1
                 say(f"{letter.id}  fails: {printable(str(problem))}")
+            except Exception as error:  # noqa: BLE001 - whatever is wrong with one letter, the others are tried
+                failed += 1
+                say(f"{letter.id}  fails: {type(error).__name__}: {printable(str(error))}")
     finally:
         await engines.close()
     return failed
@@ -98,17 +103,25 @@ async def _try(letter: Letter, folder: LetterFolder, engines: "_Engines", target
         if capabilities.fingerprint != letter.failed.fingerprint:
             raise _Failed(f"{problem} (the engine is another version than then)") from problem
         raise
-    told = f"succeeds, {len(pcm) / 2 / request.sample_rate:.2f} s of audio"
-    try:
-        if file := target.write(letter.id, request.sample_rate, pcm):
-            told += f" in {file}"
-    except OSError as error:
-        raise _Failed(f"{told}, which cannot be written: {error.strerror} ({error.filename})") from error
+    audio = f"{len(pcm) / 2 / request.sample_rate:.2f} s of audio"
+    if file := target.file_for(letter):
+        try:
+            if not target.is_file:
+                file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(wav_header(request.sample_rate, len(pcm) // 2) + pcm)
+        except OSError as error:
+            raise _Failed(f"{audio} cannot be written: {_reason(error, file)}") from error
+        audio += f" in {printable(str(file))}"
     try:
         folder.mark(encode(Resolved(letter.id, timestamp()), folder.max_line_bytes))
     except OSError as error:
-        raise _Failed(f"{told}, but cannot be marked as resolved: {error.strerror} ({error.filename})") from error
-    return told
+        raise _Failed(f"{audio}, but it cannot be marked as resolved: {_reason(error, folder.path)}") from error
+    return f"succeeds, {audio}"
+
+
+def _reason(error: OSError, place: Path) -> str:
+    """Why, and at which file; the system names none where it could open it. `place`: what it was about then."""
+    return f"{error.strerror or type(error).__name__} ({error.filename or place})"
 
 
 class _Engines:

@@ -9,6 +9,7 @@ from server.jobs.letters import encode
 from tests.support.pools import request
 
 MIB = 1024 * 1024
+TIME = "2026-02-03T04:05:06.789Z"
 ATTEMPT = Attempt("tone", 0, 11, 0, 0.25, "exception", "scripted", "Traceback\n  File x\nEngineError: scripted\n")
 
 
@@ -27,7 +28,7 @@ def failed_segment(text: str = "你好世界。", **fields: Any) -> FailedSegmen
 
 def letter(identity: str = "0123456789ab", text: str = "你好世界。", **fields: Any) -> Letter:
     """A letter about it."""
-    return Letter(identity, "2026-02-03T04:05:06.789Z", failed_segment(text, **fields))
+    return Letter(identity, TIME, failed_segment(text, **fields))
 
 
 def folder_with(path: Path, *entries: Letter | Resolved, max_bytes: int = 4 * MIB) -> LetterFolder:

@@ -1,10 +1,10 @@
-"""`python -m server dlq`: what it shows, what it says where there is nothing to show, and trying again."""
+"""`python -m server dlq`: what it shows, and what it says where there is nothing to show."""
 
 import json
 import os
 import subprocess
 import sys
-import wave
+import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,11 +14,10 @@ import structlog
 from server.__main__ import main
 from server.jobs import Letter, Resolved
 from server.jobs.letters import encode
-from tests.support.dead_letters import MIB, folder_with, letter
+from tests.support.dead_letters import MIB, TIME, folder_with, letter
 
 ROOT = Path(__file__).parents[2]
 A, B, C = "aaaa00000001", "aaaa00000002", "bbbb00000003"
-FAILING = ("--engine", "tone", "--engine-option", 'script=[{"match": "界", "action": "fail"}]')
 
 
 @pytest.fixture(autouse=True)
@@ -66,6 +65,24 @@ def test_resolved_ones_are_shown_on_demand_and_no_text_moves_the_terminal(
     assert "fallback, resolved" in out
     assert "第二\\x1b[31m句\\ud800\\u202e。" in out
     assert not any(character in out for character in "\x1b\u202e")
+
+
+@pytest.mark.parametrize("columns", [72, 80, 100, 116, 120, 200])
+def test_a_list_fits_its_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    odd = letter(B, " 长\n\x1b" * 300, engine="引擎" * 30, voice="x" * 128, outcome="something_newer")
+    folder_with(tmp_path, letter(A, "a" * 400, outcome="cut_short"), odd, letter(C, "Short."), Resolved(A, TIME))
+    assert dlq(tmp_path, "list", "--resolved") == 0
+    lines = capsys.readouterr().out.splitlines()
+    widths = [sum(2 if unicodedata.east_asian_width(each) == "W" else 1 for each in line) for line in lines]
+    assert widths[1] == columns  # the long text takes what there is
+    assert max(widths) <= columns
+    assert [line[:12].strip() for line in lines] == ["id", A, B, C]
+    assert "resolved" in lines[1]
+    assert {each.find("text") for each in lines[:1]} == {lines[1].find("aaaaa", 12), lines[3].find("Short.")}
+    assert ("engine" in lines[0]) == (columns >= 116)
 
 
 def test_long_texts_are_cut_in_the_list(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -124,7 +141,7 @@ def test_nothing_there(tmp_path: Path, capsys: pytest.CaptureFixture[str], monke
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     assert main(["dlq", "list"]) == 0  # nothing has failed yet
     assert capsys.readouterr().err == f"cosystream: there is no dead letter in {tmp_path}/cosystream/dead-letters\n"
-    folder_with(tmp_path / "done", letter(A), Resolved(A, "now"))
+    folder_with(tmp_path / "done", letter(A), Resolved(A, TIME))
     assert dlq(tmp_path / "done", "list") == 0
     assert "that is not resolved (see `list --resolved`)" in capsys.readouterr().err
 
@@ -160,95 +177,15 @@ def test_damage_is_told_and_the_rest_shown(place: Path, capsys: pytest.CaptureFi
     output = capsys.readouterr()
     assert output.err == f"cosystream: {place}/letters.jsonl: 2 lines are damaged and left out\n"
     assert A in output.out
+    with (place / "letters.1.jsonl").open("ab") as file:
+        file.write(b"{}\n")
+    assert dlq(place, "list") == 0
+    assert f"{place}/letters.1.jsonl: 1 line is damaged and left out\n" in capsys.readouterr().err
     (place / "letters.2.jsonl").mkdir()
     assert dlq(place, "list") == 1
     output = capsys.readouterr()
     assert f"cosystream: {place}/letters.2.jsonl cannot be read: is no plain file\n" in output.err
     assert A in output.out
-
-
-# ---- trying again ----
-
-
-def test_what_succeeds_is_resolved_and_written(place: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert dlq(place, "replay", "--all", "-o", str(tmp_path / "out" / "wavs")) == 0
-    out = capsys.readouterr().out.splitlines()
-    assert [line.split()[:2] for line in out] == [[A, "succeeds,"], [C, "succeeds,"], ["2", "of"]]
-    assert sorted(path.name for path in (tmp_path / "out" / "wavs").iterdir()) == [f"{A}.wav", f"{C}.wav"]
-    with wave.open(str(tmp_path / "out" / "wavs" / f"{A}.wav")) as file:
-        assert (file.getframerate(), file.getnchannels()) == (24_000, 1)
-        assert file.getnframes() == 4 * 2880 + 2880  # four words, and the pause of a clause
-    assert dlq(place, "list") == 0
-    assert capsys.readouterr().out == ""
-    assert dlq(place, "replay", B, "-o", str(tmp_path / "one.wav")) == 0  # also one that is resolved already
-    assert (tmp_path / "one.wav").exists()
-
-
-def test_what_fails_again_stays(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert dlq(place, "replay", "--all", *FAILING) == 1
-    out = capsys.readouterr().out.splitlines()
-    assert out[0] == f"{A}  fails: exception: scripted failure at chunk 0"
-    assert out[1].startswith(f"{C}  succeeds, ")
-    assert out[2] == "1 of 2 succeed"
-    dlq(place, "list")
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[1:]] == [A]
-
-
-def test_everything_that_decides_the_samples_is_used(tmp_path: Path) -> None:
-    whole = letter(A, "Hello.", sample_rate=16_000, speed=2.0)
-    slow = letter(B, "Hello.", sample_rate=16_000)
-    read = letter(C, "Hello.", sample_rate=16_000, lexicon={"Hello": "one two"})
-    folder_with(tmp_path, whole, slow, read)
-    assert dlq(tmp_path, "replay", "--all", "-o", str(tmp_path)) == 0
-    frames = []
-    for each in (A, B, C):
-        with wave.open(str(tmp_path / f"{each}.wav")) as file:
-            assert file.getframerate() == 16_000
-            frames.append(file.getnframes())
-    assert frames[1] == 2 * frames[0]
-    assert frames[2] > frames[1]
-
-
-@pytest.mark.parametrize(
-    ("changes", "options", "said"),
-    [
-        ({"voice": "nobody"}, (), "tone has no voice nobody here"),
-        ({"engine": "gone"}, ("--engine", "tone"), "no engine gone is installed here"),
-        ({}, ("--engine", "tone", "--engine-option", "x=1"), "the engine tone cannot start: engine option x is not"),
-        ({"fingerprint": "tone-0"}, FAILING, "at chunk 0 (the engine is another version than then)"),
-    ],
-)
-def test_why_it_cannot_be_tried(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    changes: dict[str, str],
-    options: tuple[str, ...],
-    said: str,
-) -> None:
-    folder_with(tmp_path, letter(A, **changes))
-    assert dlq(tmp_path, "replay", A, *options) == 1
-    (line,) = capsys.readouterr().out.splitlines()
-    assert line.startswith(f"{A}  fails: ")
-    assert said in line
-
-
-def test_audio_that_cannot_be_written_resolves_nothing(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (place / "file").write_text("")
-    assert dlq(place, "replay", A, "-o", str(place / "file" / "x.wav")) == 1
-    assert "which cannot be written: Not a directory" in capsys.readouterr().out
-    dlq(place, "list")
-    assert A in capsys.readouterr().out
-
-
-def test_a_mark_that_cannot_be_written_is_said(
-    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: object) -> None:
-        raise OSError(30, "Read-only file system", "letters.jsonl")
-
-    monkeypatch.setattr("server.jobs.folder.LetterFolder.mark", fail)
-    assert dlq(place, "replay", A) == 1
-    assert "but cannot be marked as resolved: Read-only file system (letters.jsonl)" in capsys.readouterr().out
 
 
 # ---- as a process ----
