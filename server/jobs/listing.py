@@ -2,16 +2,27 @@
 
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Final
+from typing import Final, get_args
 
-from server.cluster.failures import Attempt
+from server.cluster.failures import Attempt, Outcome
+from server.engines.base import FAILURE_KINDS
 from server.jobs.letters import Letter
 
 TEXT_COLUMNS: Final = 33  # in a list that no terminal bounds
 MIN_TEXT_COLUMNS: Final = 12
 _GAP: Final = "  "
-_WIDE: Final = {"id": 12, "time (UTC)": 19, "outcome": 19, "failure": 13, "engine": 10, "voice": 12, "chars": 5}
-_NARROW: Final = {"id": 12, "time (UTC)": 16, "outcome": 9, "failure": 13}
+_OUTCOME: Final = max(map(len, get_args(Outcome)))
+_FAILURE: Final = max(map(len, FAILURE_KINDS))
+_WIDE: Final = {
+    "id": 12,
+    "time (UTC)": 19,
+    "outcome": _OUTCOME + len(", resolved"),
+    "failure": _FAILURE,
+    "engine": 10,
+    "voice": 12,
+    "chars": 5,
+}
+_NARROW: Final = {"id": 12, "time (UTC)": 16, "outcome": _OUTCOME, "failure": _FAILURE}
 """The columns before the text with their widths: all, and those that leave room for it in 80. `show` has the others."""
 _UNSAFE: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 """Unicode categories that move the cursor, turn the writing direction round, or cannot be written at all."""
