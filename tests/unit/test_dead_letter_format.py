@@ -64,6 +64,7 @@ def letters(draw: st.DrawFn) -> Letter:
         draw(st.sampled_from(CutCause)),
         draw(st.sampled_from(["zh", "en"])),
     )
+    used = st.sampled_from([text[:2], text])  # no other entries are kept
     failed = failed_segment(
         id=draw(st.integers(0, limits.U32)),
         cut=cut,
@@ -74,10 +75,7 @@ def letters(draw: st.DrawFn) -> Letter:
         volume=draw(factors),
         seed=draw(st.integers(0, limits.U32)),
         instruct=draw(texts),
-        lexicon=draw(
-            st.none()
-            | st.dictionaries(st.sampled_from([cut.text[:2] or "-", cut.text or "-"]), texts.filter(bool), max_size=2)
-        ),
+        lexicon=draw(st.none() | st.dictionaries(used, texts.filter(bool), max_size=2 if text else 0)),
         plan=RenderPlan(
             draw(st.sampled_from(["stream", "block"])), tuple(draw(st.lists(st.integers(1, 60_000), max_size=3)))
         ),
