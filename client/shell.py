@@ -3,7 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable, Mapping
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from time import monotonic  # uvloop's own clock only counts milliseconds
 from types import TracebackType
 from typing import Any, Final, Self
@@ -15,6 +15,7 @@ from client.items import Audio
 from client.line import LineStatistics
 from client.saved import SavedSession, Sent
 from client.session import SessionState
+from client.speaking import spoken
 from client.tracking import REMEMBERED
 from client.utterance import Utterance
 from client.wire import Socket
@@ -149,20 +150,9 @@ class Session:
 
         Leaving the iteration early cancels the utterance.
         """
-        utterance = await self.start(**overrides)
-        writing = asyncio.create_task(_write_all(utterance, text), name="cosystream client text")
-        try:
-            async for item in utterance:
-                if isinstance(item, Audio):
-                    yield item
-                elif on_event is not None:
-                    on_event(item)
-            await writing
-        finally:
-            writing.cancel()
-            await asyncio.gather(writing, return_exceptions=True)
-            if utterance.result is None:
-                await utterance.cancel()
+        async with aclosing(spoken(await self.start(**overrides), text, on_event)) as sound:
+            async for audio in sound:
+                yield audio
 
     async def cancel(self) -> None:
         """Stops every utterance that is unfinished, or not yet heard to its end."""
@@ -325,17 +315,3 @@ class Session:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
-
-
-async def _write_all(utterance: Utterance, text: str | Iterable[str] | AsyncIterable[str]) -> None:
-    try:
-        if isinstance(text, AsyncIterable):
-            async for piece in text:
-                await utterance.write(piece)
-        else:
-            for piece in [text] if isinstance(text, str) else text:
-                await utterance.write(piece)
-        await utterance.end()
-    except Exception:
-        await utterance.cancel()  # no more text comes: let the reader of the audio see the end
-        raise

@@ -21,8 +21,8 @@ STDOUT: Final = Path("-")
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What `speak` does. `output` None: no file. `text` None: read `source`. `mode`: of the session; a file that is made
-    of a file is wanted soon as a whole, so block mode makes it unless another one was asked for.
+    """What `speak` does. `output` None: no file. `text` None: read `source`. `mode`: of the session; a file that is
+    made of a file is wanted soon as a whole, so block mode makes it unless another one was asked for.
     """
 
     source: str

@@ -78,6 +78,14 @@ def _read(descriptor: int, name: str) -> bytes:
         raise UsageError(f"cannot read {name}: {error.strerror or error}") from None
 
 
+def _read_once(descriptor: int, name: str) -> bytes:
+    """In a thread, which may outlive whoever waits for it: so it has a descriptor of its own, and closes that."""
+    try:
+        return _read(descriptor, name)
+    finally:
+        os.close(descriptor)
+
+
 async def read_text(source: TextSource, on_note: Callable[[str], None] | None = None) -> AsyncIterator[str]:
     """Pieces of text as they arrive. `on_note` is told what the user should know. Raises UsageError."""
     reader = TextReader(source.name, source.encoding)
@@ -87,7 +95,10 @@ async def read_text(source: TextSource, on_note: Callable[[str], None] | None = 
         if waits:
             await readable(source.descriptor)
         try:
-            data = _read(source.descriptor, source.name)
+            if waits:
+                data = _read(source.descriptor, source.name)
+            else:  # a file on a disk or a server that does not answer must hold up neither acks nor signals
+                data = await asyncio.to_thread(_read_once, os.dup(source.descriptor), source.name)
         except BlockingIOError:
             continue  # another reader was quicker: wait again
         text = reader.decode(data, final=not data)
