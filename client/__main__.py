@@ -2,12 +2,15 @@
 
 import io
 import os
+import signal
 import sys
 from collections.abc import Sequence
 
 from client.cli.arguments import parse
 from client.cli.exit_codes import ExitCode, code_of
 from client.errors import ClientError, OutputFailed
+
+STOPPING = (signal.SIGINT, signal.SIGTERM)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -27,7 +30,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             args.text = [text_of_argument(" ".join(args.text))]
         plan = make_plan(args)
         progress = Progress(shown=args.progress or sys.stderr.isatty(), quiet=args.quiet)
-        return int(run(Speaking(args, plan, progress).run))
+        speaking = Speaking(args, plan, progress)
+
+        async def speak() -> int:
+            code = await speaking.run()
+            signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)  # all is done and told: the code is to be that
+            return int(code)
+
+        return run(speak)
     except ClientError as error:
         print(f"error: {error}", file=sys.stderr)
         return int(code_of(error))

@@ -53,6 +53,7 @@ class SavedSegment:
     samples: int | None
     digest: str
     words: tuple[Word, ...]
+    degraded: str | None = None  # why it does not sound as it should
 
 
 @dataclass(frozen=True, slots=True)

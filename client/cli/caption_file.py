@@ -1,5 +1,6 @@
 """Subtitles, written as they become known: a book's words never lie in memory."""
 
+import asyncio
 import os
 from collections.abc import Iterable
 from contextlib import suppress
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final, Literal
 
 from client.captions import VTT_EMPTY, Cue, CueMaker, Span, SpokenWord, WordReader, srt_block, vtt_block
+from client.disk import expect_name, folder_to_disk, to_disk
 from client.errors import OutputFailed
 
 CaptionKind = Literal["vtt", "srt"]
@@ -38,15 +40,31 @@ class CaptionMark:
         return cls(int(value["bytes"]), int(value["cues"]), int(value["begin"]), span, group)
 
 
+def partial_captions(path: Path) -> Path:
+    """What a file of captions is called until it is complete."""
+    return path.with_name(path.name + ".part")
+
+
+def kept_captions(path: Path) -> int | None:
+    """Bytes of `NAME.part`, or else `NAME`. None: there is neither."""
+    return next((each.stat().st_size for each in (partial_captions(path), path) if each.is_file()), None)
+
+
+def is_special(path: Path) -> bool:
+    """Whether it names a pipe or a device, which nothing goes on with."""
+    return path.exists() and not path.is_file()
+
+
 class CaptionFile:
     """`NAME.part` until it is complete, like audio. A pipe or a device is given everything at the end."""
 
     def __init__(self, path: Path, kind: CaptionKind, sample_rate: int, mark: CaptionMark | None = None) -> None:
         """Opens it; with `mark` the one of an earlier run. Raises OutputFailed."""
         self.path = path
-        self.partial = path.with_name(path.name + ".part")
+        self.partial = partial_captions(path)
         self._kind = kind
-        self._special = path.exists() and not path.is_file()
+        self._special = is_special(path)
+        self._in_folder = self._special  # its name is on the disk
         self._cues = mark.cues if mark else 0
         self._bytes = mark.bytes if mark else 0
         self._reader = WordReader(sample_rate, mark.begin, mark.span) if mark else WordReader(sample_rate)
@@ -80,6 +98,17 @@ class CaptionFile:
         return CaptionMark(
             self._bytes, self._cues, self._reader.begin, self._reader.span, tuple(self._maker.group)
         )  # fmt: skip
+
+    async def sync(self) -> None:
+        """What was there at the last `mark` outlives the machine, too. Raises OutputFailed."""
+        try:
+            expect_name(self._file.fileno(), self.partial)
+            await asyncio.to_thread(to_disk, os.dup(self._file.fileno()))
+            if not self._in_folder:  # which need not be the state's
+                await asyncio.to_thread(folder_to_disk, self.partial.parent)
+                self._in_folder = True
+        except OSError as error:
+            raise self._failed(error) from error
 
     def finish(self) -> None:
         """Nothing more comes. Raises OutputFailed."""
@@ -121,7 +150,7 @@ class CaptionFile:
             return self.partial.open("wb")
         if not self.partial.exists() and self.path.exists():
             self.path.replace(self.partial)
-        file = self.partial.open("r+b")
+        file = self.partial.open("r+b" if mark.bytes or self.partial.exists() else "w+b")
         if file.seek(0, os.SEEK_END) < mark.bytes:
             file.close()
             raise OutputFailed(f"cannot go on with {self.path}: {self.partial} is shorter than it was")

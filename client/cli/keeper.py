@@ -12,7 +12,6 @@ from typing import Any, Final
 from client.cli.caption_file import CaptionFile
 from client.cli.ledger import Ledger
 from client.cli.state import State, remove_state, state_name, write_state
-from client.errors import ClientError
 from client.saved import Blocks, SavedSession
 from client.shell import Session
 from client.sinks import FileSink
@@ -96,7 +95,9 @@ class Keeper:
             self._much.set()
 
     async def run(self) -> None:
-        """Until it is cancelled. Where the state cannot be written, the utterance is cancelled and the error raised."""
+        """Until it is cancelled. Whatever goes wrong, the utterance is cancelled, as nothing is acked any more, and the
+        error raised.
+        """
         try:
             while True:
                 with suppress(TimeoutError):  # what lies in a half-filled page or frame is there after a `sync`
@@ -108,7 +109,7 @@ class Keeper:
                 self._news.clear()
                 self._much.clear()
                 await self.checkpoint()
-        except ClientError:
+        except Exception:
             assert self._utterance is not None
             self._utterance.cancel_now()
             raise
@@ -127,6 +128,8 @@ class Keeper:
                 self._advance(sink.position)
                 place = self._ledger.whole
                 mark = self.captions.mark() if self.captions is not None else None
+                if self.captions is not None:
+                    await self.captions.sync()
                 await sink.sync()
                 self.state = replace(self.state, synced=place, synced_mark=mark)
                 self._synced_at = monotonic()

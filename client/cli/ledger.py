@@ -22,6 +22,8 @@ class Place:
 
 
 START: Final = Place()
+DEGRADED_SHOWN: Final = 3
+MAX_REASON: Final = 200  # characters of it that are kept
 
 
 @dataclass(slots=True)
@@ -30,10 +32,36 @@ class _Open:
     words: list[Word] = field(default_factory=list)
 
 
+class Degraded:
+    """The segments in the file that do not sound as they should. `places`: where the first few begin in the text, and
+    why.
+    """
+
+    def __init__(self) -> None:
+        self.segments = 0
+        self.places: list[tuple[int, str]] = []
+
+    def add(self, position: int, reason: str) -> None:
+        """Another one."""
+        self.segments += 1
+        if len(self.places) < DEGRADED_SHOWN:
+            self.places.append((position, reason))
+
+    def __str__(self) -> str:
+        """One line for the user."""
+        what = "1 segment does" if self.segments == 1 else f"{self.segments} segments do"
+        places = ", ".join(f"at character {at:,}" + (f" ({reason})" if reason else "") for at, reason in self.places)
+        more = self.segments - len(self.places)
+        return f"{what} not sound as intended: {places}" + (f" and {more} more" if more else "")
+
+
 class Ledger:
-    """`whole`: the last boundary in the file. `event` and `told`: the last event, and segment, of the session."""
+    """`whole`: the last boundary in the file. `event` and `told`: the last event, and segment, of the session.
+    `degraded`: of the segments that became whole in this run.
+    """
 
     def __init__(self, whole: Place) -> None:
+        self.degraded = Degraded()
         self.whole = self.begun = whole  # `begun`: where the present utterance does
         self.event = 0
         self.told = 0
@@ -65,7 +93,10 @@ class Ledger:
                     found.words += event.words
             case SegmentEnd():
                 if (found := self._find(event.segment)) is not None:
-                    found.segment = replace(found.segment, samples=event.samples, digest=event.digest)
+                    found.segment = replace(
+                        found.segment, samples=event.samples, digest=event.digest,
+                        degraded=event.reason[:MAX_REASON] if event.degraded else None,
+                    )  # fmt: skip
             case _:
                 pass
 
@@ -80,6 +111,8 @@ class Ledger:
             if end > samples:
                 break
             spans += self._spans(self._open.popleft())
+            if first.degraded is not None:
+                self.degraded.add(self.begun.text + first.start, first.degraded)
             self.whole = Place(max(self.whole.text, self.begun.text + first.end), end)
         return spans
 

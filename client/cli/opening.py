@@ -4,19 +4,22 @@ import argparse
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
-from client.cli.caption_file import CaptionMark
+from client.cli.caption_file import CaptionMark, is_special, kept_captions, partial_captions
 from client.cli.ledger import Place
 from client.cli.outputs import PLAY_LEAD_MS
 from client.cli.plan import Plan
-from client.cli.state import ARGUMENTS, Source, State, remove_state, state_name, write_state
+from client.cli.state import ARGUMENTS, Source, State, read_state, remove_state, state_name, write_state
 from client.connection import connect
 from client.errors import UsageError
 from client.saved import SavedSession, Sent
 from client.shell import Session
-from client.sinks import FileSink, kept_audio
+from client.sinks import FileSink, kept_audio, partial_name
 from client.utterance import Utterance
+
+ANEW: Final = "begin anew, without --resume-from"
 
 
 @asynccontextmanager
@@ -77,11 +80,39 @@ def usable(args: argparse.Namespace, plan: Plan) -> tuple[Place, CaptionMark | N
     kept = kept_audio(plan.output, state.container)
     held = -1 if kept is None else kept.samples
     if max(0, held) < state.synced.samples:
-        raise UsageError(f"{plan.output}.part holds less audio than its state says: begin anew, without --resume-from")
-    if held < state.whole.samples:  # the machine lost power: what was synced is there
-        return state.synced, state.synced_mark, None
+        raise UsageError(f"{plan.output}.part holds less audio than its state says: {ANEW}")
+    captions = plan.captions if plan.captions is not None and not is_special(plan.captions) else None
+    written = kept_captions(captions) if captions is not None else None
+    if captions is not None and not _has(written, state.synced_mark):
+        what = "is not there" if written is None else "is shorter than its state says"
+        raise UsageError(f"{partial_captions(captions)} {what}: put it back, or {ANEW}")
+    if held < state.whole.samples or (captions is not None and not _has(written, state.caption_mark)):
+        return state.synced, state.synced_mark, None  # the machine lost power: what was synced is there
     lives = held >= state.samples and state.url == args.url
     return state.whole, state.caption_mark, state.session if lives else None
+
+
+def _has(written: int | None, mark: CaptionMark | None) -> bool:
+    """Whether a file of captions with so many bytes (None: there is none) can be gone on with from there."""
+    return mark is None or (written or 0) >= mark.bytes
+
+
+def lost_file(plan: Plan) -> Path | None:
+    """Which file of a run that ended is not there any more, so that it cannot be gone on with."""
+    files: list[tuple[Path, Path]] = []
+    if plan.output is not None:
+        files.append((partial_name(plan.output), plan.output))
+    if plan.captions is not None and not is_special(plan.captions):
+        files.append((partial_captions(plan.captions), plan.captions))
+    return next((partial for partial, whole in files if not partial.exists() and not whole.exists()), None)
+
+
+def check_unchanged(plan: Plan) -> None:
+    """The file is ours now: nobody went on with it between our reading its state and that. Raises UsageError."""
+    assert plan.output is not None
+    path = state_name(plan.output)
+    if read_state(path) != plan.state:
+        raise UsageError(f"another run has gone on from {path} meanwhile: run this again")
 
 
 def first_state(args: argparse.Namespace, plan: Plan, source: Source, encoding: str | None, session: Session) -> State:

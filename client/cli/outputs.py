@@ -10,7 +10,7 @@ from client.cli.state import remove_state, state_name
 from client.device import DeviceSink, DeviceUnavailable
 from client.errors import ClientError
 from client.items import Audio
-from client.sinks import FileSink, PipeSink, Sink, open_special
+from client.sinks import Claim, FileSink, PipeSink, Sink, open_special
 
 PLAY_LEAD_MS: Final = 4_000  # how far audio may run ahead of the ear: what a hole in the network may last
 
@@ -26,11 +26,19 @@ class Outputs:
         self._played = played
         self._sinks: list[Sink] = []
         self._sound = 0, 0  # sample rate, pre-skip
+        self._claim: Claim | None = None
 
     @property
     def is_open(self) -> bool:
         """Whether audio can be written."""
         return bool(self._sinks)
+
+    def claim(self) -> None:
+        """Takes the file of an earlier run, before anything is done that could disturb a run which has it. Raises
+        OutputFailed.
+        """
+        assert self._plan.output is not None
+        self._claim = Claim(self._plan.output)
 
     async def begin(self, sample_rate: int, pre_skip: int, at_sample: int, warn: Callable[[str], None]) -> None:
         """Opens them; a file of an earlier run where it goes on at a sample. Raises OutputFailed."""
@@ -72,6 +80,7 @@ class Outputs:
         """All of it is here: so many samples since the file was opened. Raises OutputFailed."""
         for sink in self._sinks:
             await sink.finish(samples)
+        self._release()
 
     async def end(self, *, interrupted: bool) -> ClientError | None:
         """It is not all here: the listener stopped it, or it failed. Gives what went wrong here."""
@@ -81,7 +90,12 @@ class Outputs:
                 await (sink.interrupt() if interrupted else sink.abandon())
             except ClientError as error:
                 failure = error
+        self._release()
         return failure
+
+    def _release(self) -> None:
+        if self._claim is not None:
+            self._claim.release()
 
     async def _open(self, output: Path, at_sample: int) -> None:
         sink: Sink
@@ -90,10 +104,10 @@ class Outputs:
         elif is_special(output):
             sink = PipeSink(self._plan.container, open_special(output), str(output))
         else:
-            if self._plan.state is None and not at_sample:
-                remove_state(state_name(output))  # of a file that is overwritten now
             sink = self.file = FileSink(
-                output, self._plan.container, at_sample=at_sample or None, bitrate=self._bitrate
+                output, self._plan.container, at_sample=at_sample or None, bitrate=self._bitrate, claim=self._claim
             )
         self._sinks.insert(0, sink)
         await sink.begin(*self._sound)
+        if sink is self.file and self._plan.state is None and not at_sample:
+            remove_state(state_name(output))  # of a file that is overwritten now, and that no other run is writing

@@ -2,26 +2,26 @@
 
 import argparse
 import asyncio
-import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 from time import monotonic
 from typing import Final
 
 from client.cli.caption_file import CaptionFile, CaptionMark
 from client.cli.feed import Feed
 from client.cli.keeper import Keeper, PrefixHash
-from client.cli.ledger import START, Ledger, Place
-from client.cli.opening import first_state, give_name, open_session, usable
+from client.cli.ledger import START, Degraded, Ledger, Place
+from client.cli.opening import check_unchanged, first_state, give_name, lost_file, open_session, usable
 from client.cli.outputs import Outputs
 from client.cli.plan import Plan
 from client.cli.progress import Progress
 from client.cli.report import Totals
-from client.cli.state import STDIN, Source
-from client.cli.text_source import TextSource, open_text, paced, read_text
+from client.cli.text_input import TextInput
+from client.cli.text_source import paced
 from client.continuing import FUTILE_RESTARTS
-from client.errors import ClientError, ServerLost, SessionGone, UsageError
+from client.errors import ClientError, ServerLost, SessionGone
 from client.items import Audio
 from client.saved import Blocks, SavedSession
 from client.shell import Session
@@ -48,8 +48,7 @@ class Reading:
         self._ledger = Ledger(self.begun_at)
         self._captions: CaptionFile | None = None
         self._keeper: Keeper | None = None
-        self._source = Source(STDIN)
-        self._text: TextSource | None = None
+        self._text = TextInput(args, plan, progress.say)
         self._feed: Feed
         self._utterance: Utterance | None = None
         self._pump: asyncio.Task[None] | None = None
@@ -68,12 +67,22 @@ class Reading:
     @property
     def can_go_on(self) -> bool:
         """Whether another run can, from the state of this one."""
-        return self._keeper is not None and self._keeper.path.exists()
+        return self._keeper is not None and self._keeper.path.exists() and lost_file(self._plan) is None
+
+    @property
+    def lost_file(self) -> Path | None:
+        """The file without which no other run can."""
+        return lost_file(self._plan) if self._keeper is not None and self._keeper.path.exists() else None
+
+    @property
+    def degraded(self) -> Degraded:
+        """What of it does not sound as it should."""
+        return self._ledger.degraded
 
     @property
     def needs_text_again(self) -> bool:
         """Whether that run must be given the text."""
-        return self._source.path == STDIN
+        return self._text.is_stdin
 
     async def run(self) -> None:
         """Reads all of it. Raises ClientError."""
@@ -81,19 +90,20 @@ class Reading:
         if state is not None and state.is_complete:
             self.outputs.file, self.samples = await give_name(self._plan, state), state.samples
             return None
-        pieces = self._open_text()
-        if self._plan.keeps_state and self._plan.text is None:
-            self._source = await asyncio.to_thread(Source.of, self._plan.source)
+        if state is not None:
+            self.outputs.claim()
+            check_unchanged(self._plan)
+        pieces = await self._text.open()
         saved: SavedSession | None = None
         if state is not None:
-            self.begun_at, self._mark, saved = usable(self._args, self._plan)
+            self.begun_at, self._mark, saved = await asyncio.to_thread(usable, self._args, self._plan)
             self._ledger.whole = self._ledger.begun = self.begun_at
         futile, before = 0, self._ledger.whole
         while True:
             try:
                 return await self._in_a_session(saved, pieces)
             except SessionGone as gone:
-                if not self._is_at_hand:
+                if not self._text.is_at_hand:
                     raise
                 if self._keeper is not None:
                     self._ledger.whole, self._mark = self._keeper.state.whole, self._keeper.state.caption_mark
@@ -105,7 +115,7 @@ class Reading:
                     raise ServerLost(text) from None
                 said = f"the session could not be resumed ({gone.reason})"
                 self._notice(f"{said}: continuing from character {before.text}")
-            saved, pieces = None, self._open_text()
+            saved, pieces = None, await self._text.open()
 
     def cancel(self) -> bool:
         """The listener wants no more. False: nobody need be waited for."""
@@ -143,43 +153,6 @@ class Reading:
                 failure = failure or error
         return failure
 
-    # ---- the text ----
-
-    def _open_text(self) -> AsyncIterator[str]:
-        plan = self._plan
-        if plan.text is not None:
-            return _once(plan.text)
-        if self._text is not None and self._text.descriptor > 0:
-            os.close(self._text.descriptor)
-        first, self._text = self._text is None, open_text(plan.source, self._args.encoding)
-        if first and self._text.note is not None:
-            self._progress.say(self._text.note)
-        return read_text(self._text, self._progress.say)
-
-    @property
-    def _is_at_hand(self) -> bool:
-        """Whether the text is a file, read as needed."""
-        return self._source.path != STDIN and self._plan.rate is None
-
-    async def _skip_to(self, position: int) -> None:
-        """What is said already. Captions may still need the end of it. Raises UsageError."""
-        captions = self._captions
-        needed = self._feed.position if captions is None else captions.needs_text_from
-        prefix = PrefixHash() if self._source.path == STDIN and self._plan.state is not None else None
-        at = self._feed.position
-        async for text in self._feed.skip(position):
-            if captions is not None and at + len(text) > needed:
-                captions.text(text[max(0, needed - at) :])
-            at += len(text)
-            if prefix is not None:
-                prefix.write(text)
-                prefix.up_to(at)
-        if prefix is not None and self._plan.state is not None:
-            if position == self._plan.state.whole.text and prefix.up_to(position) != self._plan.state.text_sha256:
-                raise UsageError("this is not the text of the earlier run: begin anew, without --resume-from")
-            if self._keeper is not None:
-                self._keeper.prefix = prefix
-
     # ---- sessions ----
 
     @asynccontextmanager
@@ -190,7 +163,7 @@ class Reading:
             self.totals.add_line(session.line, monotonic())
 
     async def _in_a_session(self, saved: SavedSession | None, pieces: AsyncIterator[str]) -> None:
-        restart = not (self._plan.keeps_state and self._is_at_hand)
+        restart = not (self._plan.keeps_state and self._text.is_at_hand)
         opening = open_session(self._args, self._plan, saved, self._notice, restart=restart)
         async with opening as (session, utterance, sent), self._measured(session):
             self.session = session
@@ -207,11 +180,13 @@ class Reading:
                     at_s = at_sample / session.sample_rate
                     self._progress.say(f"going on with a new session, at {at_s:.1f} s, from character {text}")
             self.samples = at_sample
-            self._progress.begin(self.audio_s, whole.text, self._text.characters if self._text is not None else None)
+            self._progress.begin(self.audio_s, whole.text, self._text.characters)
             utterance = utterance or await session.start()
             self._utterance = utterance
             await self._begin_outputs(session, at_sample)
-            await self._skip_to(text)
+            prefix = await self._text.skip(self._feed, text, self._captions)
+            if prefix is not None and self._keeper is not None:
+                self._keeper.prefix = prefix
             if self._plan.rate is not None:
                 self._feed = Feed(paced(self._feed.rest(), self._plan.rate), self._feed.position)
             opened_at, blocks = at_sample, saved.blocks if saved is not None else None
@@ -247,8 +222,7 @@ class Reading:
             self._captions = CaptionFile(plan.captions, plan.caption_kind, session.sample_rate, self._mark)
         if plan.keeps_state and self._keeper is None:
             assert plan.output is not None
-            encoding = self._text.encoding if self._text is not None else None
-            state = first_state(self._args, plan, self._source, encoding, session)
+            state = first_state(self._args, plan, self._text.source, self._text.encoding, session)
             self._keeper = Keeper(plan.output, state, self._ledger, self._advance)
             if self.needs_text_again:
                 self._keeper.prefix = PrefixHash()
@@ -266,7 +240,7 @@ class Reading:
         if keeper is not None and file is not None:
             blocks = blocks or Blocks(session.next_seq, size)
             resumable = (
-                self._is_at_hand and session.config.get("format") == "pcm" and session.limits.get("resume_ttl_ms")
+                self._text.is_at_hand and session.config.get("format") == "pcm" and session.limits.get("resume_ttl_ms")
             )
             await keeper.follow(session, utterance, file, blocks if resumable else None)
             keeping = asyncio.create_task(keeper.run(), name="cosystream client state")
@@ -285,7 +259,7 @@ class Reading:
             for task in tasks:
                 task.cancel()
             for result in await asyncio.gather(*tasks, return_exceptions=True):
-                if isinstance(result, ClientError):
+                if isinstance(result, Exception):
                     raise result
 
     async def _write(self, session: Session, utterance: Utterance, blocks: Blocks | None, size: int) -> None:
@@ -296,7 +270,7 @@ class Reading:
         try:
             while not is_last:
                 written = self._feed.position - self._ledger.begun.text
-                if self._is_at_hand:
+                if self._text.is_at_hand:
                     text, is_last = await self._feed.block(blocks.size if blocks else size, limit - written)
                     if is_last and blocks is not None and self._keeper is not None:
                         last_seq = session.next_seq - (not text)
@@ -307,9 +281,9 @@ class Reading:
                     self._captions.text(text)
                 if self._keeper is not None and self._keeper.prefix is not None:
                     self._keeper.prefix.write(text)
-                await (utterance.write_whole(text) if self._is_at_hand and text else utterance.write(text))
+                await (utterance.write_whole(text) if self._text.is_at_hand and text else utterance.write(text))
             await utterance.end()
-        except ClientError:
+        except Exception:
             await utterance.cancel()  # no more text comes: ends `_receive`
             raise
 
@@ -352,7 +326,3 @@ class Reading:
         await self.outputs.finish(samples)
         if self._keeper is not None:
             self._keeper.remove()
-
-
-async def _once(text: str) -> AsyncIterator[str]:
-    yield text

@@ -65,6 +65,10 @@ def report(reading: "Reading", wall_s: float, error: ClientError | None) -> dict
         "frames": totals.frames,
         "segments": totals.segments,
         "characters": totals.characters,
+        "degraded": {
+            "segments": reading.degraded.segments,
+            "first": [{"character": at, "reason": reason} for at, reason in reading.degraded.places],
+        },
         "samples": reading.samples,
         "resumed_from": {"samples": reading.begun_at.samples, "characters": reading.begun_at.text},
         "sample_rate": session.sample_rate,

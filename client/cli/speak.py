@@ -35,6 +35,8 @@ class Speaking:
         self._reading = Reading(args, plan, progress, self._notice)
         self._signal: int | None = None
         self._task: asyncio.Task[object] | None = None
+        self._no_answer: asyncio.TimerHandle | None = None  # then the server's `cancelled` is not waited for
+        self._is_over = False  # what is left is done here, and soon
         self._outage: asyncio.TimerHandle | None = None  # shows for how long the connection has been lost
 
     async def run(self) -> ExitCode:
@@ -54,8 +56,10 @@ class Speaking:
                 raise
             error = _Interrupted(self._signal)
         finally:
-            if self._outage is not None:
-                self._outage.cancel()
+            self._is_over = True
+            for timer in (self._outage, self._no_answer):
+                if timer is not None:
+                    timer.cancel()
         return await self._conclude(error, time.monotonic() - began)
 
     def _notice(self, text: str) -> None:
@@ -82,13 +86,17 @@ class Speaking:
             loop.add_signal_handler(number, self._interrupt, number)
 
     def _interrupt(self, number: int) -> None:
-        """The first signal cancels on the server and ends in order; a second one, or no answer, ends at once."""
+        """The first signal cancels on the server and ends in order; a second one, or no answer, does not wait for it.
+        Nothing stops the last steps, which leave a file that is whole and a state that fits.
+        """
         assert self._task is not None
+        if self._is_over:
+            return
         first, self._signal = self._signal is None, number
         if not first or not self._reading.cancel():
             self._task.cancel()
             return
-        asyncio.get_running_loop().call_later(CANCEL_TIMEOUT_S, self._task.cancel)
+        self._no_answer = asyncio.get_running_loop().call_later(CANCEL_TIMEOUT_S, self._task.cancel)
 
     # ---- the end ----
 
@@ -106,6 +114,9 @@ class Speaking:
             self._tell_success()
         else:
             self._tell_failure(error)
+        if reading.degraded.segments:
+            self._progress.say(str(reading.degraded))
+        self._tell_how_to_go_on(error)
         return code
 
     def _tell_success(self) -> None:
@@ -126,10 +137,17 @@ class Speaking:
             file = reading.outputs.file
             partial = f" (what came is in {file.partial})" if file is not None and file.partial.exists() else ""
             self._progress.error(f"error: {error}{partial}")
-        if reading.can_go_on and self._plan.output is not None:
+
+    def _tell_how_to_go_on(self, error: ClientError | None) -> None:
+        reading, output = self._reading, self._plan.output
+        if error is None or output is None:
+            return
+        state = state_name(output)
+        if (lost := reading.lost_file) is not None:
+            self._progress.say(f"{lost} is gone, and nothing can go on from {state} without it: begin anew")
+        elif reading.can_go_on:
             again = "the same text again | " if reading.needs_text_again else ""
             file_again = " -" if reading.needs_text_again else ""
-            state = state_name(self._plan.output)
             self._progress.say(f"to go on: {again}python -m client stream{file_again} --resume-from {state}")
 
     def _destination(self) -> str:

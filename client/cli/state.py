@@ -12,18 +12,18 @@ import orjson
 
 from client.cli.caption_file import CaptionMark
 from client.cli.ledger import START, Place
+from client.cli.state_check import ARGUMENTS as ARGUMENTS
+from client.cli.state_check import STDIN as STDIN
+from client.cli.state_check import check_state
+from client.disk import folder_to_disk, open_regular
 from client.errors import OutputFailed, UsageError
 from client.saved import SavedSession
-from client.sinks import CONTAINERS, Container
+from client.sinks import Container
 
 VERSION: Final = 1
-STDIN: Final = "-"
-ARGUMENTS: Final = (
-    "voice", "language", "speed", "pitch", "volume", "mode", "format", "sample_rate", "bitrate",
-)  # fmt: skip
-"""What decides the audio, as `stream` calls it."""
 _FORMAT: Final = "cosystream state"
 _READ_BYTES: Final = 1_048_576
+_MAX_BYTES: Final = 67_108_864  # of a state; thousands of words of unfinished segments take less than one of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Source:
             return cls(STDIN)
         digest = hashlib.sha256()
         try:
-            with Path(name).open("rb") as file:
+            with open_regular(Path(name)) as file:
                 status = os.fstat(file.fileno())
                 while data := file.read(_READ_BYTES):
                     digest.update(data)
@@ -76,8 +76,9 @@ class State:
     is_complete: bool = False
 
     def to_bytes(self) -> bytes:
-        """JSON."""
-        value = {"format": _FORMAT, "version": VERSION, **asdict(self)}
+        """JSON, with a digest that tells damage."""
+        fields = asdict(self)
+        value = {"format": _FORMAT, "version": VERSION, "digest": _digest(fields), **fields}
         return orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 
     @classmethod
@@ -93,28 +94,24 @@ class State:
                     f"{path} is of version {version}, and this program knows {VERSION}: "
                     "use the release that wrote it, or begin anew"
                 )
+            if value.pop("digest", None) != _digest(value):
+                raise ValueError("the digest is not that of the rest")
             return cls._of_json(value)
         except (ValueError, TypeError, KeyError, AttributeError):
             raise UsageError(f"{path} is damaged: begin anew, without --resume-from") from None
 
     @classmethod
     def _of_json(cls, value: dict[str, Any]) -> "State":
+        check_state(value)
         session = value["session"]
         marks = {name: value[name] for name in ("caption_mark", "synced_mark")}
-        state = cls(**{
+        return cls(**{
             **value,
             "source": Source(**value["source"]),
             **{name: Place(**value[name]) for name in ("whole", "synced", "begun")},
             **{name: None if mark is None else CaptionMark.of_json(mark) for name, mark in marks.items()},
             "session": None if session is None else SavedSession.of_json(session),
         })  # fmt: skip
-        places = [value[name] for name in ("whole", "synced", "begun")]
-        numbers = [value["samples"], *(number for place in places for number in place.values())]
-        if not all(isinstance(number, int) and number >= 0 for number in numbers):
-            raise ValueError("positions count from 0")
-        if set(state.arguments) != set(ARGUMENTS) or value["container"] not in CONTAINERS.values():
-            raise ValueError("arguments are missing")
-        return state
 
 
 def state_name(output: Path) -> Path:
@@ -133,7 +130,8 @@ def find_state(name: str) -> tuple[Path, Path]:
 def read_state(path: Path) -> State:
     """Raises UsageError."""
     try:
-        data = path.read_bytes()
+        with open_regular(path) as file:
+            data = file.read(_MAX_BYTES + 1)
     except FileNotFoundError:
         raise UsageError(
             f"there is no {path}: that run is complete, was of another name, or kept no state (see --help)"
@@ -150,7 +148,8 @@ def write_state(path: Path, state: State, *, sync: bool) -> None:
     """
     partial = path.with_name(path.name + ".part")
     try:
-        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK  # a pipe of that name would make us wait
+        descriptor = os.open(partial, flags, 0o600)
         try:
             data = state.to_bytes()
             if os.write(descriptor, data) != len(data):
@@ -161,7 +160,7 @@ def write_state(path: Path, state: State, *, sync: bool) -> None:
             os.close(descriptor)
         partial.replace(path)
         if sync:
-            _sync_folder(path.parent)
+            folder_to_disk(path.parent)
     except OSError as error:
         with suppress(OSError):
             partial.unlink()
@@ -175,9 +174,6 @@ def remove_state(path: Path) -> None:
             name.unlink()
 
 
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _digest(fields: Mapping[str, Any]) -> str:
+    """SHA-256 of their JSON."""
+    return hashlib.sha256(orjson.dumps(fields, option=orjson.OPT_SORT_KEYS)).hexdigest()

@@ -6,7 +6,6 @@ plays; at worst a stretch without a name follows, which nothing points at.
 """
 
 import asyncio
-import errno
 import fcntl
 import os
 import stat
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from client.disk import expect_name, open_regular, to_disk
 from client.errors import OutputFailed
 from client.items import Audio
 from client.sinks.base import CannotContinue, Container
@@ -42,7 +42,7 @@ def kept_audio(path: Path, container: Container) -> Kept | None:
     """How much of the timeline `NAME.part`, or else `NAME`, holds. None: there is neither. Raises OutputFailed."""
     for candidate in (partial_name(path), path):
         try:
-            with candidate.open("rb") as file:
+            with open_regular(candidate) as file:
                 return Kept(candidate, *kept_in(file, container))
         except FileNotFoundError:
             continue
@@ -53,17 +53,68 @@ def kept_audio(path: Path, container: Container) -> Kept | None:
     return None
 
 
+class Claim:
+    """Keeps other runs from a file that is to be gone on with, from now to `release`, whatever sinks write to it."""
+
+    def __init__(self, path: Path) -> None:
+        """`NAME.part`, or else `NAME`; of nothing where there is neither. Raises OutputFailed where another has it."""
+        self._descriptor: int | None = None
+        for candidate in (partial_name(path), path):
+            if candidate.is_file():
+                try:
+                    self._descriptor = os.open(candidate, os.O_RDWR)
+                except OSError as error:
+                    raise OutputFailed(f"cannot write {candidate}: {error.strerror or error}") from error
+                _lock(self._descriptor, candidate)
+                return
+
+    def duplicate(self, path: Path) -> int | None:
+        """A descriptor of this file, which shares the lock. None: that one is not claimed."""
+        if self._descriptor is None:
+            return None
+        try:
+            is_same = os.path.samestat(os.fstat(self._descriptor), path.stat())
+        except FileNotFoundError:
+            return None
+        return os.dup(self._descriptor) if is_same else None
+
+    def release(self) -> None:
+        """Others may have it."""
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def _lock(descriptor: int, path: Path) -> None:
+    """Raises OutputFailed, and closes it, where another run has it."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise OutputFailed(f"cannot write {path}: another run is writing it") from None
+    except OSError:
+        pass  # some network file systems know no locks
+
+
 class FileSink:
     """A file in one of the containers.
 
     `at_sample`: go on with the file of an earlier run (`NAME.part`, or `NAME` after Ctrl-C), which is cut there first.
     The audio and the length given to this sink then count from there; `position` counts from the file's start.
     `bitrate`: of Opus, in bit/s, where this program has to encode: after such a cut, or where a session was replaced.
+    `claim`: of the same file, taken earlier.
     """
 
     def __init__(
-        self, path: Path, container: Container, *, at_sample: int | None = None, bitrate: int | None = None
+        self,
+        path: Path,
+        container: Container,
+        *,
+        at_sample: int | None = None,
+        bitrate: int | None = None,
+        claim: Claim | None = None,
     ) -> None:
+        self._claim = claim
         self.path = path
         self.partial = partial_name(path)
         self.at_sample = at_sample or 0
@@ -110,8 +161,8 @@ class FileSink:
         try:
             self._append(self._encoding.flush(), provisional=self._encoding.replaces_flushed)
             self._write_header()
-            self._expect_name()
-            await asyncio.to_thread(_to_disk, os.dup(self._descriptor))
+            expect_name(self._descriptor, self.partial)
+            await asyncio.to_thread(to_disk, os.dup(self._descriptor))
         except OSError as error:
             raise self._failed(error) from error
         return self._position
@@ -163,14 +214,10 @@ class FileSink:
             return self._encoding.resume(file, sample_rate, pre_skip, self.at_sample)
 
     def _open(self, path: Path, *, create: bool) -> int:
-        descriptor = os.open(path, os.O_RDWR | (os.O_CREAT if create else 0), _PERMISSIONS)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(descriptor)
-            raise OutputFailed(f"cannot write {self.path}: another run is writing {path.name}") from None
-        except OSError:
-            pass  # some network file systems know no locks
+        descriptor = self._claim.duplicate(path) if self._claim is not None else None
+        if descriptor is None:
+            descriptor = os.open(path, os.O_RDWR | (os.O_CREAT if create else 0), _PERMISSIONS)
+        _lock(descriptor, path)
         self._descriptor = descriptor
         return descriptor
 
@@ -222,25 +269,12 @@ class FileSink:
                     self._append(self._encoding.tail(samples))
             finally:
                 self._write_header()
-            self._expect_name()
+            expect_name(self._descriptor, self.partial)
         except OSError as error:
             raise self._failed(error) from error
         finally:
             descriptor, self._descriptor = self._descriptor, None
             os.close(descriptor)
 
-    def _expect_name(self) -> None:
-        assert self._descriptor is not None
-        if not os.fstat(self._descriptor).st_nlink:
-            raise FileNotFoundError(errno.ENOENT, f"{self.partial.name} was removed meanwhile")
-
     def _failed(self, error: OSError) -> OutputFailed:
         return OutputFailed(f"cannot write {self.path}: {error.strerror or error}")
-
-
-def _to_disk(descriptor: int) -> None:
-    """Its own descriptor: the sink may be closed meanwhile."""
-    try:
-        getattr(os, "fdatasync", os.fsync)(descriptor)
-    finally:
-        os.close(descriptor)

@@ -20,12 +20,11 @@ from client.cli.keeper import PrefixHash
 from client.cli.ledger import START, Ledger, Place
 from client.cli.plan import Plan, make_plan
 from client.cli.progress import Progress
-from client.cli.state import ARGUMENTS, STDIN, Source, State, find_state, read_state, state_name, write_state
+from client.cli.state import ARGUMENTS, STDIN, Source, find_state, read_state, state_name, write_state
 from client.errors import OutputFailed, UsageError
-from client.saved import Blocks, SavedSegment, SavedSession, Sent
+from client.saved import Blocks, Sent
 from protocol.server_messages import SegmentBegin, SegmentEnd, Timing, Word
-
-DIGEST = "0" * 64
+from tests.support.client_state import DIGEST, a_state
 
 
 async def pieces(text: str, size: int = 7) -> AsyncIterator[str]:
@@ -228,34 +227,10 @@ def test_the_reader_of_words_forgets_what_it_gave() -> None:
 # ---- the state ----
 
 
-def a_state(**changes: object) -> State:
-    word = Word("a", 0, 1, 0, 400)
-    session = SavedSession(
-        "s", "t", 1, 2, {"voice": "v"}, {"text_chars": 5}, 1, 700, 9, 3,
-        (SavedSegment(3, 5, 9, 600, False, None, "", (word,)), SavedSegment(4, 9, 12, 900, True, 300, DIGEST, ())),
-        Blocks(2, 4_096, 7, 21_000),
-    )  # fmt: skip
-    arguments: dict[str, object] = {
-        "voice": "v", "language": "auto", "speed": 1.2, "pitch": 1.0, "volume": 1.0, "mode": "auto",
-        "format": "pcm", "sample_rate": 24_000, "bitrate": None,
-    }  # fmt: skip
-    fields: dict[str, object] = {
-        "source": Source("/a/book.txt", 5, 6, DIGEST),
-        "url": "ws://h:1",
-        "container": "wav",
-        "arguments": arguments,
-        "whole": Place(5, 600),
-        "synced": Place(1, 100),
-        "samples": 700,
-        "caption_mark": CaptionMark(9, 1, 0, (1, 2, 3, 4), ()),
-        "session": session,
-    }
-    return State(**{**fields, **changes})  # type: ignore[arg-type]
-
-
 def test_a_state_is_read_as_it_was_written_by_its_owner_alone(tmp_path: Path) -> None:
     path = state_name(tmp_path / "out.wav")
-    for state in (a_state(), a_state(session=None, caption_mark=None, is_complete=True)):
+    bare = a_state(session=None, caption_mark=None, synced_mark=None, captions=None, is_complete=True)
+    for state in (a_state(), bare):
         write_state(path, state, sync=True)
         assert read_state(path) == state
         assert path.stat().st_mode & 0o777 == 0o600
@@ -363,7 +338,11 @@ def test_a_text_that_changed_is_said_and_one_that_moved_is_the_same(folder: Path
 
 
 def test_standard_input_must_be_given_again(folder: Path) -> None:
-    write_state(folder / "out.wav.state", a_state(source=Source(STDIN), session=None), sync=False)
+    write_state(
+        folder / "out.wav.state",
+        a_state(source=Source(STDIN), session=None, captions=None, caption_mark=None, synced_mark=None),
+        sync=False,
+    )
     with pytest.raises(UsageError, match="which is not kept: give the same text again"):
         plan_of("--resume-from", "out.wav")
     assert plan_of("--resume-from", "out.wav", "-").source == "-"
