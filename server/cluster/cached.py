@@ -12,6 +12,7 @@ from server.cache.counts import CacheSize, CacheUse
 from server.cluster.base import Capacity, EnginePool, PoolUnavailable, SegmentStream, Urgency
 from server.engines.base import Capabilities
 from server.engines.rendering import RenderedChunk, SegmentRequest
+from server.text.pieces import says_something
 
 
 class CacheObserver(Protocol):
@@ -117,7 +118,8 @@ class _Stream:
         self._pool.report()
         if kept is None:
             self._rendered = self._pool.inner.synthesize(self._request, self._start_sample, principal=self._principal)
-            if not self._start_sample:
+            cut, lexicon = self._request.cut, self._request.lexicon  # without words a failure leaves no part to see
+            if not self._start_sample and says_something(cut, lexicon):
                 self._recording = Recording(self._pool.cache, self._spot)
             return
         try:

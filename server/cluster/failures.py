@@ -6,9 +6,10 @@ from typing import Literal
 from server.engines.base import FailureKind
 from server.engines.rendering import SegmentRequest
 
-Outcome = Literal["recovered", "cut_short", "fallback", "pieces", "clip", "abandoned"]
-"""How it ended: the same engine did it after all, it failed when all words were said, the fallback engine said the
-rest, it was said in pieces, a clip took the place of some of it, or nobody waited for the end."""
+Outcome = Literal["recovered", "no_words", "cut_short", "fallback", "pieces", "clip", "abandoned"]
+"""How it ended: the same engine did it after all, there was no word in it that could be missing, it failed when all
+words were said, the fallback engine said the rest, it was said in pieces, a clip took the place of some of it, or
+nobody waited for the end."""
 
 
 @dataclass(frozen=True, slots=True)

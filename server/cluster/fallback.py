@@ -79,12 +79,12 @@ class FallbackEngine:
             leaving.cancel()
         if self._pool is not None:
             await self._pool.close()
-            self._on_loaded(False)
+            self._tell(False)
 
     def _drop(self, pool: InProcessPool) -> None:
         """It is broken."""
         self._pool = None
-        self._on_loaded(False)
+        self._tell(False)
         self._broken += 1
         if self._broken == 1:
             log.error("the fallback engine hangs", engine=self._name, loaded_again_after_s=self._retry_s)
@@ -95,6 +95,12 @@ class FallbackEngine:
         if self._broken > MAX_RELOADS:
             self._not_before = math.inf
             log.error("the fallback engine hangs again and again: it is not loaded any more", engine=self._name)
+
+    def _tell(self, loaded: bool) -> None:
+        try:
+            self._on_loaded(loaded)
+        except Exception:  # whatever it is, the engine is there or not all the same
+            log.exception("that the fallback engine is loaded or not could not be told")
 
     def _put_off(self) -> None:
         """Loading it again."""
@@ -114,7 +120,7 @@ class FallbackEngine:
         finally:
             self._loading = None
         self._pool = InProcessPool(engine, threads=self._threads, step_timeout_s=self._step_timeout_s)
-        self._on_loaded(True)
+        self._tell(True)
         voices = engine.capabilities.voices
         log.warning(
             "the fallback engine is loaded",

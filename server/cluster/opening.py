@@ -100,9 +100,11 @@ class PoolOpener:
         )
 
     def _segment_failed(self, failed: FailedSegment) -> None:
-        self._observer.segment_failed(failed)
-        if self._on_failure is not None:
-            self._on_failure(failed)
+        try:
+            self._observer.segment_failed(failed)
+        finally:
+            if self._on_failure is not None:
+                self._on_failure(failed)
 
     async def _start_engines(self) -> EnginePool:
         settings = self._settings

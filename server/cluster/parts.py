@@ -1,4 +1,4 @@
-"""The parts of a segment that recovers: what each is rendered from, how an attempt at it went wrong, how far it got."""
+"""The parts of a segment that recovers: what each is rendered from, how far it got."""
 
 import asyncio
 from collections import deque
@@ -9,16 +9,13 @@ from typing import Final, Self
 
 from server.audio.clip import clip_pcm, seam_length
 from server.cluster.base import PoolUnavailable, SegmentStream, Urgency, WorkerLost
-from server.cluster.failures import Attempt, Outcome
-from server.cluster.segment import trace_of
-from server.engines.base import Capabilities, EngineError, FailureKind, WordTiming
+from server.engines.base import Capabilities, EngineError, WordTiming
 from server.engines.rendering import Part, RenderedChunk, SegmentRequest
 from server.scheduler.recovery import Failure, Task
 from server.text.pieces import part_of, tokens_of
 from server.text.speaking_time import position_after, usual_duration
 
 FAILURES: Final = (EngineError, WorkerLost, PoolUnavailable)
-BY_SEVERITY: Final[tuple[Outcome, ...]] = ("recovered", "cut_short", "fallback", "pieces", "clip")
 UNREAD_S: Final = 0.2
 """For each character of a text that no rule could read: about what a Hanzi takes."""
 CLIP_CHUNK_S: Final = 1.0
@@ -180,20 +177,3 @@ def known_recipe(request: SegmentRequest, start_sample: int) -> deque[tuple[Task
         if until is None or until > start_sample:
             steps.append((Task(part.source, part.start, part.end, piece=True), part, until))
     return steps
-
-
-def attempt_of(
-    doing: Rendering, now: float, kind: FailureKind | None = None, error: Exception | None = None
-) -> Attempt:
-    """It ended, for dead letters."""
-    message, trace = ("", "") if error is None else (str(error), trace_of(error))
-    task = doing.task
-    return Attempt(doing.engine, task.start, task.end, doing.began, now - doing.began_at, kind, message, trace)
-
-
-def worse(outcome: Outcome, task: Task) -> Outcome:
-    """The outcome of a segment that this task is part of, too."""
-    by_task: Outcome = "pieces" if task.piece else "fallback"
-    if task.source == "clip":
-        by_task = "clip" if task.start < task.end else "cut_short"
-    return max(outcome, by_task, key=BY_SEVERITY.index)

@@ -5,25 +5,20 @@ fails, chunks pass through as they are.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Protocol
+
+import structlog
 
 from server.cluster.base import Capacity, EnginePool
 from server.cluster.failures import FailedSegment
 from server.cluster.recovering_stream import RecoveringStream
+from server.cluster.speakers import Fallback
 from server.engines.base import Capabilities
 from server.engines.rendering import SegmentRequest
 from server.scheduler.recovery import Breaker
 
-
-class Fallback(Protocol):
-    """The engine that speaks what the other one fails at."""
-
-    def pool(self) -> Coroutine[Any, Any, EnginePool | None]:
-        """Where it speaks; None while it cannot be had. It may take seconds to load."""
-
-    async def close(self) -> None:
-        """Free it."""
+log = structlog.get_logger(__name__)
 
 
 class RecoveryObserver(Protocol):
@@ -40,7 +35,7 @@ class RecoveringPool:
     """`pool`, behind it `fallback` if there is one. Make it inside the running event loop.
 
     `on_failure` is told, on the event loop, of each segment that did not succeed at the first attempt: once, when it is
-    over. It must not raise.
+    over. What it raises is logged and ends no session.
     """
 
     def __init__(
@@ -91,9 +86,13 @@ class RecoveringPool:
         self._recovering.add(stream)
         self._idle.clear()
 
-    def recovered(self, stream: RecoveringStream, failed: FailedSegment) -> None:
-        """It is over, one way or the other."""
+    def recovered(self, stream: RecoveringStream, failed: FailedSegment | None) -> None:
+        """It is over, one way or the other. None: nobody is to be told."""
         self._recovering.discard(stream)
         if not self._recovering:
             self._idle.set()
-        self._on_failure(failed)
+        if failed is not None:
+            try:
+                self._on_failure(failed)
+            except Exception:  # whatever it is, a listener must not suffer for who keeps account
+                log.exception("a segment failed, and that could not be told")

@@ -1,36 +1,31 @@
 """One segment on its one timeline, whoever speaks it: see `recovering.py`."""
 
 import asyncio
-from collections.abc import Coroutine
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Final, Self
 
 from server.audio.clip import with_seam
-from server.cluster.base import EnginePool, PoolUnavailable, SegmentStream, Urgency
-from server.cluster.failures import Attempt, FailedSegment, Outcome
+from server.cluster.base import PoolUnavailable, SegmentStream, Urgency
+from server.cluster.history import History
 from server.cluster.parts import (
     FAILURES,
     ClipStream,
     Rendering,
-    attempt_of,
     failure_of,
-    fallback_request,
     fits,
     known_recipe,
     part_request,
     placed,
     reached,
     rendered_from,
-    worse,
 )
+from server.cluster.speakers import Speakers
 from server.engines.base import FailureKind
 from server.engines.rendering import Part, RenderedChunk, SegmentRequest
 from server.scheduler.recovery import LOSSES, Recovery, Task
 
 if TYPE_CHECKING:
     from server.cluster.recovering import RecoveringPool
-
-T = TypeVar("T")
 
 MAX_PAUSE_S: Final = 10.0  # before a pool without any engine at work is asked again
 
@@ -43,22 +38,21 @@ class RecoveringStream:
         self._pool = pool
         self._request = request
         self._principal = principal
+        self._speakers = Speakers(pool.inner, pool.fallback, request, principal)
         self._time = asyncio.get_running_loop().time
         self._start = start_sample
         self._next = rendered_from(request, start_sample)  # of the segment, to come
         self._tail = b""  # the latest audio
-        self._begun = bool(request.parts)
+        self._begun = False
         self._over = False
         self._doing: Rendering | None = None
         self._from = self._next
         self._recipe = known_recipe(request, self._next)
         self._following = bool(self._recipe)  # the recipe: what it says is rendered so far
         self._recovery: Recovery | None = None  # once something failed, or a recipe ended before its text
-        self._attempts: list[Attempt] = []
-        self._outcome: Outcome = "recovered"
+        self._history = History(request)
         self._reason: FailureKind = "exception"  # why another one takes over: the first failure ...
         self._new_reason = True  # ... since anything came of it
-        self._waiting: asyncio.Task[object] | None = None  # for something else than audio
 
     def __aiter__(self) -> Self:
         return self
@@ -102,11 +96,10 @@ class RecoveringStream:
     def cancel(self) -> None:
         """See SegmentStream."""
         if not self._over:
-            self._outcome = "abandoned"
+            self._history.outcome = "abandoned"
             if self._doing is not None:
                 self._doing.stream.cancel()
-            if self._waiting is not None:
-                self._waiting.cancel()
+            self._speakers.leave()
             self._end()
 
     def _wanted(self) -> bool:
@@ -143,8 +136,8 @@ class RecoveringStream:
         if self._recovery is None and not self._following:
             self._end()
             return None
-        if self._attempts:
-            self._note(attempt_of(doing, self._time()))
+        if self._history.failed:
+            self._history.attempt(doing, self._time())
         if not self._following:
             self._recovering().finished()
         elif doing.until is None or self._next < doing.until:  # the last step, or it is over earlier than it was
@@ -155,18 +148,17 @@ class RecoveringStream:
     async def _failed(self, doing: Rendering, error: Exception, last_s: float) -> None:
         """It could not go on. Whoever shall is begun with the next turn, unless it is the same one."""
         pool = self._pool
-        first_try = not self._attempts and self._next == doing.began
+        first_try = not self._history.failed_here and self._next == doing.began
         if pool.closing or (pool.draining and first_try and isinstance(error, PoolUnavailable)):
-            self._outcome = "abandoned"
+            self._history.outcome = "abandoned"
             self._end()
             raise error
         alone = pool.fallback is None and not pool.draining
         failure = failure_of(error, last_s, alone=alone)
         if self._new_reason:
             self._reason, self._new_reason = failure.kind, False
-        if not self._attempts:
-            pool.recovering(self)
-        self._note(attempt_of(doing, self._time(), failure.kind, error))
+        pool.recovering(self)
+        self._history.attempt(doing, self._time(), failure.kind, error)
         recovery = self._recovering()
         if self._following:
             recovery.resume(doing.task)
@@ -178,10 +170,10 @@ class RecoveringStream:
         self._doing = None
         if again:
             if isinstance(error, PoolUnavailable):
-                await self._wait_for(asyncio.sleep(min(error.retry_after_s, MAX_PAUSE_S)))
+                await self._speakers.wait_for(asyncio.sleep(min(error.retry_after_s, MAX_PAUSE_S)))
             if not self._wanted():
                 return
-            stream = self._ask(pool.inner, part_request(self._request, doing.task), doing.first)
+            stream = self._speakers.ask(pool.inner, doing.task, max(0, self._next - doing.first))
             self._doing = replace(
                 doing, stream=stream, began=self._next, began_at=self._time(), again=True, plain=False
             )
@@ -193,17 +185,14 @@ class RecoveringStream:
         at, from_middle = max(self._next, self._start), self._from > doing.first
         return reached(self._request, doing.task, doing.words, doing.first, at, from_middle=from_middle)
 
-    def _note(self, attempt: Attempt) -> None:
-        """For dead letters: each attempt that failed, and the last one. Successes may be as many as pieces."""
-        if self._attempts and self._attempts[-1].kind is None:
-            self._attempts.pop()
-        self._attempts.append(attempt)
-
     # ---- a recipe ----
 
     def _recovering(self) -> Recovery:
         if self._recovery is None:
+            parts = self._request.parts
             self._recovery = Recovery(self._request.cut, lexicon=self._request.lexicon)
+            if parts and parts[0].reason == "repeated":  # it was the engine, in another process
+                self._recovery.cannot("engine")
         return self._recovery
 
     def _leave_recipe(self, task: Task) -> Recovery:
@@ -224,13 +213,18 @@ class RecoveringStream:
     async def _begin(self) -> Rendering | None:
         """What is to be done next; None: nothing."""
         if self._recipe:
+            if not self._begun:
+                self._begun = True
+                self._history.remember(self._pool.capabilities.name)
+                if self._history.failed:
+                    self._pool.recovering(self)
             task, part, until = self._recipe.popleft()
             doing = await self._rendering(task, part.first_sample if part else 0, part)
             if doing is not None:
                 doing.until, doing.plain = until, False
                 if part is not None:
                     self._reason = part.reason
-                    self._outcome = worse(self._outcome, replace(task, piece=task.source == "engine"))
+                    self._history.takes_part(replace(task, piece=task.source == "engine"))
                 return doing
             if not self._wanted():
                 return None
@@ -250,21 +244,21 @@ class RecoveringStream:
             if not self._wanted():
                 return None
             if doing is not None:
-                self._outcome = worse(self._outcome, doing.task)
+                self._history.takes_part(doing.task)
                 return doing
             self._recovery.cannot("fallback")
+        if self._recovery is not None and self._recovery.wordless:
+            self._history.outcome = "no_words"
         return None
 
     async def _skips_the_engine(self) -> bool:
         """Whether the engine is not even asked: it lost one segment after the other, and another one is there."""
         pool = self._pool
-        if pool.fallback is None or pool.breaker.allows(self._time()) or await self._behind() is None:
+        if pool.fallback is None or pool.breaker.allows(self._time()) or await self._speakers.behind() is None:
             return False  # also where it is cancelled by now
-        cut, self._reason = self._request.cut, pool.breaker.reason
+        self._reason, self._new_reason = pool.breaker.reason, False
         pool.recovering(self)
-        engine, message = pool.capabilities.name, "not asked, after several losses in a row"
-        self._new_reason = False
-        self._attempts.append(Attempt(engine, cut.start, cut.end, self._next, 0.0, self._reason, message))
+        self._history.left_alone(pool.capabilities.name, self._next, self._reason)
         self._recovering().skip()
         return True
 
@@ -279,43 +273,20 @@ class RecoveringStream:
         return doing
 
     async def _made(self, task: Task, first: int, part: Part | None) -> Rendering | None:
-        request, pool = self._request, self._pool.inner
+        start = max(0, self._next - first)
+        stream: SegmentStream
         if task.source == "clip":
-            stream: SegmentStream = ClipStream(part_request(request, task), max(0, self._next - first))
-            return Rendering(task, stream, "clip", first, self._untold(part), began=self._next, began_at=self._time())
-        if task.source == "fallback":
-            found = await self._behind()
-            if found is None or fallback_request(request, task, found.capabilities) is None:
+            name, stream = "clip", ClipStream(part_request(self._request, task), start)
+        else:
+            pool = await self._speakers.pool_for(task)
+            if pool is None:
                 return None
-            pool = found
-            if self._recovery is not None and part is not None and not self._following:
+            if task.source == "fallback" and self._recovery is not None and part is not None and not self._following:
                 task = self._recovery.fit(fits(pool.capabilities))
                 part = replace(part, end=task.end)
-            asked = fallback_request(request, task, pool.capabilities)
-        else:
-            asked = part_request(request, task)
-        assert asked is not None
-        stream = self._ask(pool, asked, first)
-        name, told = pool.capabilities.name, self._untold(part)
-        return Rendering(task, stream, name, first, told, began=self._next, began_at=self._time(), plain=task.whole)
-
-    async def _behind(self) -> EnginePool | None:
-        """The fallback engine, loaded if need be; None where it cannot be had."""
-        fallback = self._pool.fallback
-        return None if fallback is None else await self._wait_for(fallback.pool())
-
-    async def _wait_for(self, something: Coroutine[Any, Any, T]) -> T | None:
-        """Its result; None as soon as the stream is cancelled."""
-        self._waiting = waiting = asyncio.ensure_future(something)
-        try:
-            await asyncio.wait((waiting,))  # it raises only what happens to whoever waits here
-        finally:
-            self._waiting = None
-            waiting.cancel()
-        return waiting.result() if self._wanted() and not waiting.cancelled() else None
-
-    def _ask(self, pool: EnginePool, request: SegmentRequest, first: int) -> SegmentStream:
-        return pool.synthesize(request, max(0, self._next - first), principal=self._principal)
+            name, stream = pool.capabilities.name, self._speakers.ask(pool, task, start)
+        now, told = self._time(), self._untold(part)
+        return Rendering(task, stream, name, first, told, began=self._next, began_at=now, plain=task.whole)
 
     def _untold(self, part: Part | None) -> Part | None:
         """A part that begins now; one that began earlier is known to whoever asks."""
@@ -326,10 +297,9 @@ class RecoveringStream:
     def _end(self) -> None:
         self._over = True
         self._doing = None
-        if self._attempts:
-            capabilities = self._pool.capabilities
-            attempts, self._attempts = tuple(self._attempts), []
-            failed = FailedSegment(
-                self._request, self._principal, capabilities.name, capabilities.fingerprint, attempts, self._outcome
-            )
-            self._pool.recovered(self, failed)
+        if self._history.failed:
+            pool, history = self._pool, self._history
+            stopping = pool.draining or pool.closing
+            left = stopping and history.outcome == "abandoned" and not history.failed_here  # to the next process again
+            failed = history.told(self._principal, pool.capabilities)
+            pool.recovered(self, None if left else failed)

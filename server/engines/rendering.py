@@ -27,7 +27,8 @@ class Part:
 @dataclass(frozen=True, slots=True)
 class SegmentRequest:
     """Everything that decides a segment's samples. `before`: source text, see `Segment.before`; `parts`: the recipe by
-    which it was rendered before; `origin`: who asked, for logs and dead letters.
+    which it was rendered before; `origin`: who asked, for logs and dead letters; `reported`: another process rendered
+    it to its end, and told of what failed by then.
     """
 
     id: int
@@ -44,6 +45,7 @@ class SegmentRequest:
     before: str = ""
     parts: tuple[Part, ...] = ()
     origin: str = field(default="", compare=False)
+    reported: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,9 @@ class FailureWatch:
 
     def told(self, failed: FailedSegment) -> None:
         """Count it, and give it a line unless there were many of its kind lately."""
-        first = next(attempt for attempt in failed.attempts if attempt.kind is not None)
+        first = next((attempt for attempt in failed.attempts if attempt.kind is not None), None)
+        if first is None:
+            return
         reason = first.kind or ""
         self._metrics.failed_segments.labels(reason).inc()
         if failed.outcome in _DEGRADED:

@@ -21,8 +21,8 @@ MAX_LOST_S: Final = 30.0  # that a segment may wait for what fails in the end; a
 MAX_STEP_S: Final = 5.0
 """What an attempt that failed with a word of its own may have taken: one step, and it did not hang. What it took longer
 is the time for which others were served, on a busy server."""
-LOSSES: Final[frozenset[FailureKind]] = frozenset({"time_out", "worker_lost", "out_of_memory"})
-"""What says more about the engine than about the segment."""
+LOSSES: Final[frozenset[FailureKind]] = frozenset({"time_out", "worker_lost", "out_of_memory", "repeated"})
+"""What says more about the engine than about the segment, or costs a listener more than all else."""
 
 SKIP_AFTER: Final = 3  # segments in a row
 SKIP_S: Final = (5.0, 60.0)  # doubling from the one to the other
@@ -79,6 +79,7 @@ class Recovery:
         self._failures = 0
         self._lost_s = 0.0
         self._retried = False
+        self._babbled = False
         self._taken_over = True  # by somebody else, since the last failure
         if at is not None:
             self.resume(at)
@@ -87,6 +88,11 @@ class Recovery:
     def exhausted(self) -> bool:
         """Whether nothing more is tried."""
         return self._failures >= MAX_FAILURES or self._lost_s >= MAX_LOST_S
+
+    @property
+    def wordless(self) -> bool:
+        """Whether it failed and nothing is missing, as there is no word in it, and nothing was heard in place of it."""
+        return bool(self._failed) and not self._babbled and not says_something(self._cut, self._lexicon)
 
     def resume(self, at: Task) -> None:
         """This is the task in hand, whatever was before: it was chosen elsewhere. What comes after it is to be said in
@@ -103,7 +109,10 @@ class Recovery:
         self._failures += 1
         self._lost_s += failure.lost_s
         self._taken_over = False
-        if task.source == "engine" and failure.transient and not self._retried and not self.exhausted:
+        if failure.kind == "repeated":  # each try costs many times what it should say: it gets no other one
+            self._absent.add(task.source)
+            self._babbled = True
+        elif task.source == "engine" and failure.transient and not self._retried and not self.exhausted:
             self._retried = True
             return True
         self._failed.add((task.source, task.start, task.end))
@@ -124,6 +133,7 @@ class Recovery:
     def skip(self) -> None:
         """The engine is not to be asked at all."""
         self._absent.add("engine")
+        self._failed.add(("engine", self._cut.start, self._cut.end))
         self._todo = [_Span(self._cut.start, self._cut.end)]
         self._taken_over = False
 
@@ -148,7 +158,7 @@ class Recovery:
             else:
                 cuts = at_punctuation(part_of(self._cut, span.start, span.end), self._lexicon)
                 self._todo[:1] = [_piece(cut.start, cut.end) for cut in cuts]
-        if not self._taken_over:  # it failed at its very end: nothing is left to say, but it did fail
+        if not self._taken_over and not self.wordless:  # it failed when all was said
             self._todo = [_piece(self._cut.end, self._cut.end)]
             return self._take("clip")
         return None

@@ -27,7 +27,7 @@ class KnownSegment:
         )
         work = self.work
         if segment.parts and isinstance(work, SpeakSegment):
-            work = SpeakSegment(work.utterance, replace(work.request, parts=segment.parts))
+            work = SpeakSegment(work.utterance, replace(work.request, parts=segment.parts, reported=segment.recorded))
         return work, segment
 
 

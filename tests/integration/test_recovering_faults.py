@@ -126,7 +126,7 @@ async def test_cancelled_while_it_waits_before_anything_failed(recorded: bool) -
     async with behind(Losing(), slow, told) as made:
         for _ in range(SKIP_AFTER):
             made.breaker.lost("worker_lost", asyncio.get_running_loop().time())
-        stream = made.synthesize(request(TEXT, parts=known))
+        stream = made.synthesize(request(TEXT, parts=known, reported=True))
         reading = asyncio.ensure_future(collect(stream))
         await slow.asked.wait()
         stream.cancel()
@@ -150,7 +150,7 @@ async def test_a_fallback_engine_that_is_there_in_the_moment_of_cancelling() -> 
             async with behind(Losing(), AtOnce(), told) as made:
                 for _ in range(SKIP_AFTER):
                     made.breaker.lost("worker_lost", asyncio.get_running_loop().time())
-                stream = made.synthesize(request(TEXT, parts=known))
+                stream = made.synthesize(request(TEXT, parts=known, reported=True))
                 assert await collect(stream) == []
                 await asyncio.wait_for(made.drain(), 1)
     assert not told
@@ -344,7 +344,7 @@ async def test_a_step_that_fails_in_the_middle(start: int, chunks_before: int) -
 
 async def test_a_step_that_succeeds_when_it_is_tried_again() -> None:
     """The recipe holds, to its end."""
-    asked = request(TEXT, parts=(KNOWN, Part("engine", 7, 8, 7 * WORD, "silent")))
+    asked = request(TEXT, parts=(KNOWN, Part("engine", 7, 8, 7 * WORD, "silent")), reported=True)
     async with scripted() as pool, recovering(pool, {}) as made:
         whole = pcm(await collect(made.synthesize(asked)))
     told: list[FailedSegment] = []
