@@ -23,7 +23,7 @@ class ExitCode(IntEnum):
 MEANINGS: Final[dict[ExitCode, str]] = {
     ExitCode.OK: "everything was spoken and written",
     ExitCode.SERVER: "the server reported an error, or sent audio that is damaged",
-    ExitCode.USAGE: "wrong arguments, or text that cannot be read",
+    ExitCode.USAGE: "wrong arguments, text that cannot be read, or a state that cannot be gone on from",
     ExitCode.CONNECT: "no server could be reached, or it refused the API key",
     ExitCode.LOST: "the connection was lost before the audio was complete",
     ExitCode.OUTPUT: "the output could not be written",

@@ -83,7 +83,8 @@ def usable(args: argparse.Namespace, plan: Plan) -> tuple[Place, CaptionMark | N
         raise UsageError(f"{plan.output}.part holds less audio than its state says: {ANEW}")
     captions = plan.captions if plan.captions is not None and not is_special(plan.captions) else None
     written = kept_captions(captions) if captions is not None else None
-    if captions is not None and not _has(written, state.synced_mark):
+    lost = written is None and held >= state.whole.samples and not _has(written, state.caption_mark)  # by no power cut
+    if captions is not None and (lost or not _has(written, state.synced_mark)):
         what = "is not there" if written is None else "is shorter than its state says"
         raise UsageError(f"{partial_captions(captions)} {what}: put it back, or {ANEW}")
     if held < state.whole.samples or (captions is not None and not _has(written, state.caption_mark)):

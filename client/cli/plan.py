@@ -88,6 +88,7 @@ def make_plan(args: argparse.Namespace, *, stdout_is_terminal: bool | None = Non
             _check_folder(path)
     is_file = output is not None and output != STDOUT and not is_special(output)
     keeps_state = text is None and is_file and not args.play and not (source != "-" and is_special(Path(source)))
+    keeps_state = keeps_state and all(_is_text(path) for path in (Path(source), captions))
     rate = getattr(args, "rate", None)
     whole = keeps_state and source != "-" and rate is None
     return Plan(
@@ -136,6 +137,14 @@ def _check_folder(path: Path) -> None:
         raise UsageError(f"there is no folder {path.parent} to write {path.name} into")
     if not os.access(path.parent, os.W_OK) and not is_special(path):
         raise UsageError(f"no permission to write into {path.parent.absolute()}")
+
+
+def _is_text(path: Path | None) -> bool:
+    """Whether a state can hold its name: names may be any bytes."""
+    try:
+        return path is None or bool(str(path.absolute()).encode())
+    except UnicodeEncodeError:
+        return False
 
 
 def is_special(path: Path) -> bool:

@@ -113,3 +113,12 @@ async def test_speech_that_fell_short_is_told_at_the_end(book: Path) -> None:  #
         + " and 2 more"
     )
     assert (spoken.code, json.loads((book / "t.json").read_bytes())["degraded"]) == (0, {"segments": 0, "first": []})
+
+
+async def test_a_name_that_is_no_text_is_read_without_a_state(book: Path) -> None:  # noqa: F811
+    name = b"b\xfcch.txt".decode("utf-8", "surrogateescape")
+    (book / "book.txt").rename(book / name)
+    async with fake_server() as server:
+        ended = await run(book, "stream", name, "-o", "out.wav", url=server.url)
+    assert ended.code == 0, ended.err
+    assert samples_of(book / "out.wav") == speech_of(0, TEXT)

@@ -149,12 +149,14 @@ def test_a_pipe_where_a_file_should_be_holds_nobody_up(tmp_path: Path) -> None:
 # ---- files that are lost ----
 
 
-async def going_on(folder: Path, monkeypatch: pytest.MonkeyPatch, captions: bytes | None) -> tuple[Any, Plan]:
+async def going_on(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, captions: bytes | None, synced: int = 4
+) -> tuple[Any, Plan]:
     """A run that goes on with 700 samples, and captions of so many bytes where there should be 9 (synced: 4)."""
     monkeypatch.chdir(folder)
     (folder / "book.txt").write_text("你好。" * 9, encoding="utf-8")
     state = a_state(
-        source=Source.of("book.txt"), captions=str(folder / "c.vtt"), synced_mark=CaptionMark(4, 1, 0, None, ())
+        source=Source.of("book.txt"), captions=str(folder / "c.vtt"), synced_mark=CaptionMark(synced, 1, 0, None, ())
     )
     write_state(folder / "out.wav.state", state, sync=False)
     sink = FileSink(folder / "out.wav", "wav")
@@ -186,6 +188,16 @@ async def test_captions_that_are_lost_are_named(
     with pytest.raises(UsageError, match=rf"c\.vtt\.part {said}"):
         usable(args, plan)
     assert lost_file(plan) == (None if captions else tmp_path / "c.vtt.part")
+
+
+async def test_captions_that_somebody_removed_cost_no_audio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though what was synced needs none of them."""
+    args, plan = await going_on(tmp_path, monkeypatch, None, synced=0)
+    with pytest.raises(UsageError, match=r"c\.vtt\.part is not there: put it back"):
+        usable(args, plan)
+    assert plan.state is not None
+    (tmp_path / "out.wav.part").write_bytes((tmp_path / "out.wav.part").read_bytes()[:-400])  # a power cut
+    assert usable(args, plan) == (plan.state.synced, plan.state.synced_mark, None)
 
 
 async def test_captions_that_were_removed_meanwhile_are_found_soon(tmp_path: Path) -> None:
