@@ -96,8 +96,9 @@ class Recovery:
 
     def resume(self, at: Task) -> None:
         """This is the task in hand, whatever was before: it was chosen elsewhere. What comes after it is to be said in
-        pieces.
+        pieces. Each such task gets a second try of its own: it succeeded before.
         """
+        self._retried = self._retried and at == self._task
         self._task = at
         self._todo = [] if at.whole else [_piece(at.start, at.end), _piece(at.end, self._cut.end)]
 

@@ -122,6 +122,18 @@ async def test_what_fails_anew_is_told_though_another_process_told_of_the_first_
     assert "before a restart" not in [attempt.error for attempt in failed.attempts]
 
 
+async def test_each_step_of_a_recipe_may_need_a_second_try() -> None:
+    """What fails by chance does so at other steps than the first time; a client has the samples of the recipe."""
+    recipe = (Part("engine", 5, 10, 14_400, EXCEPTION), Part("engine", 10, 16, 28_800, EXCEPTION))
+    asked = request(TEXT, parts=recipe)
+    async with scripted() as made:
+        whole = pcm(await collect(made.synthesize(asked)))
+    async with scripted({"action": "fail", "transient": True, "times": 1}) as made:
+        chunks = await collect(made.synthesize(asked))
+    assert parts(chunks) == recipe
+    assert pcm(chunks) == whole
+
+
 @pytest.mark.parametrize("stopping", [False, True])
 async def test_an_abandoned_recipe_is_told_by_the_last_process(stopping: bool) -> None:
     told: list[FailedSegment] = []
