@@ -5,7 +5,7 @@ import importlib
 import os
 import ssl
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from importlib.metadata import version
@@ -20,6 +20,7 @@ EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
 
+COMMANDS: Final = ("keys", "settings", "health", "dlq", "serve")
 HEALTH_TIMEOUT_S: Final = 2.0
 DEFAULT_KEY_FILE: Final = "cosystream-keys.txt"
 
@@ -27,13 +28,7 @@ DEFAULT_KEY_FILE: Final = "cosystream-keys.txt"
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; the process's exit status: 0 done, 1 failed, 2 wrongly called or configured."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    commands: dict[str, Callable[[list[str]], int]] = {
-        "keys": _keys,
-        "settings": _settings,
-        "health": _health,
-        "dlq": _dlq,
-        "serve": _serve,
-    }
+    commands = dict(zip(COMMANDS, (_keys, _settings, _health, _dlq, _serve), strict=True))
     try:
         if "--version" in arguments:
             print(f"cosystream {version('cosystream')}")
@@ -55,6 +50,9 @@ def _load(arguments: list[str]) -> Settings | None:
     except SettingsError as faults:
         for problem in faults.problems:
             print(f"cosystream: {problem}", file=sys.stderr)
+        late = [each for each in COMMANDS if f"command line: {each} is not understood" in faults.problems]
+        for command in late[:1]:
+            print(f"cosystream: the command comes first: `python -m server {command} ...`", file=sys.stderr)
         print("cosystream: see `python -m server --help`", file=sys.stderr)
         return None
 

@@ -63,3 +63,10 @@ def test_help_needs_no_engine(capsys: pytest.CaptureFixture[str]) -> None:
         main(["--help"])
     assert caught.value.code == 0
     assert "COSYSTREAM_" in capsys.readouterr().out
+
+
+def test_a_command_behind_its_options_is_told_where_it_belongs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--port", "0", "dlq", "list"]) == 2
+    assert "cosystream: the command comes first: `python -m server dlq ...`\n" in capsys.readouterr().err
+    assert main(["--port", "0", "nonsense"]) == 2
+    assert "comes first" not in capsys.readouterr().err
