@@ -89,7 +89,7 @@ class SegmentWork:
                 request.instruct,
                 _before(request),
             )
-            self.job = engine.prepare(segment, request.plan, None, request.seed, self._chain.first_input)
+            self.job = engine.prepare(segment, request.plan, request.seed, self._chain.first_input)
         return self.job
 
     def results(self, event: StepEvent) -> list[Result]:

@@ -164,9 +164,7 @@ class Engine(Protocol):
     def warm_up(self) -> None:
         """Do everything slow once, so that the first user waits for none of it."""
 
-    def prepare(
-        self, segment: Segment, plan: RenderPlan, context: object | None = None, seed: int = 0, start_sample: int = 0
-    ) -> Job:
+    def prepare(self, segment: Segment, plan: RenderPlan, seed: int = 0, start_sample: int = 0) -> Job:
         """Take a segment. Cheap: the work happens in `step`. Samples before `start_sample` (engine rate) are not
         emitted, those from there on are the same as without it. Words that ended before it are left out, where they
         are known ahead; times count from the segment's first sample as ever.

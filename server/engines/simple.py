@@ -36,9 +36,7 @@ class SimpleEngine(ABC):
     def warm_up(self) -> None:  # noqa: B027  # few engines need it
         """Override it where the first call is slow."""
 
-    def prepare(
-        self, segment: Segment, plan: RenderPlan, context: object | None = None, seed: int = 0, start_sample: int = 0
-    ) -> SimpleJob:
+    def prepare(self, segment: Segment, plan: RenderPlan, seed: int = 0, start_sample: int = 0) -> SimpleJob:
         """See Engine. The generator starts at the first step."""
         return SimpleJob(segment, plan, self.synthesize(segment, seed), start_sample)
 

@@ -139,9 +139,7 @@ class ToneEngine:
     def warm_up(self) -> None:
         """Nothing is slow here."""
 
-    def prepare(
-        self, segment: Segment, plan: RenderPlan, context: object | None = None, seed: int = 0, start_sample: int = 0
-    ) -> ToneJob:
+    def prepare(self, segment: Segment, plan: RenderPlan, seed: int = 0, start_sample: int = 0) -> ToneJob:
         """Render the whole segment: it is only sines. Chunks have the same ends and numbers wherever it starts."""
         audio, words = render(segment, seed)
         text = "".join(token.text for token in segment.tokens)

@@ -31,13 +31,11 @@ class Remembering(ToneEngine):
     def use_context_cache(self, cache: ContextCache) -> None:
         self.cache = cache
 
-    def prepare(
-        self, segment: Segment, plan: RenderPlan, context: object | None = None, seed: int = 0, start_sample: int = 0
-    ) -> ToneJob:
+    def prepare(self, segment: Segment, plan: RenderPlan, seed: int = 0, start_sample: int = 0) -> ToneJob:
         key = BlockKey(self.capabilities.fingerprint, segment.voice, (), tuple(token.text for token in segment.tokens))
         if self.cache.get(key) is None:
             self.cache.put(key, object(), 1_000)
-        return super().prepare(segment, plan, context, seed, start_sample)
+        return super().prepare(segment, plan, seed, start_sample)
 
 
 def remembering() -> tuple[Remembering, EngineContextCache]:

@@ -13,6 +13,7 @@ from server.cluster.segment import NOTHING
 from server.engines import EngineError, Job, RenderPlan, Segment, tone
 from server.engines.base import Chunk, SegmentFailed, StepEvent
 from server.engines.rendering import RenderedChunk
+from server.engines.tone_script import Rule
 from server.scheduler import Scheduler
 from tests.support.pools import TEXT, Noted, collect, in_process, pcm, request
 
@@ -44,7 +45,7 @@ class Recording(tone.ToneEngine):
 
 
 async def test_the_jobs_of_a_crashed_step_are_cancelled_each_once() -> None:
-    engine = Recording(script=[tone.Rule("坏", 0, "crash")])
+    engine = Recording(script=[Rule("坏", 0, "crash")])
     async with in_process(engine) as pool:
         engine.gate.clear()
         blocker = pool.synthesize(request(id=9))
@@ -214,11 +215,9 @@ class Hanging(Recording):
         self.hold = threading.Event()  # for steps that only wait
         self.hold.set()
 
-    def prepare(
-        self, segment: Segment, plan: RenderPlan, context: object | None = None, seed: int = 0, start_sample: int = 0
-    ) -> tone.ToneJob:
+    def prepare(self, segment: Segment, plan: RenderPlan, seed: int = 0, start_sample: int = 0) -> tone.ToneJob:
         self.starts.append(start_sample)
-        return super().prepare(segment, plan, context, seed, start_sample)
+        return super().prepare(segment, plan, seed, start_sample)
 
     def step(self, jobs: Sequence[Job]) -> Sequence[StepEvent]:
         self.calls += 1

@@ -81,7 +81,7 @@ def test_a_late_start_gives_the_rest_in_the_same_chunks(plan: RenderPlan) -> Non
     segment = Segment(0, tokens, Boundary.CLAUSE, "tone-low", speed=0.9)
 
     def render(start: int) -> tuple[list[float], list[Any], list[int]]:
-        job = engine.prepare(segment, plan, None, 3, start)
+        job = engine.prepare(segment, plan, 3, start)
         samples: list[float] = []
         words: list[Any] = []
         ends: list[int] = []

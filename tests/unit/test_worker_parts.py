@@ -105,7 +105,7 @@ def test_after_half_a_minute_all_is_forgotten() -> None:
 
 
 def test_a_worker_is_told_everything() -> None:
-    config = WorkerConfig("tone", {"script": [{"match": "x"}]}, 3, 2.5, "json", "debug")
+    config = WorkerConfig("tone", {"script": [{"match": "x"}]}, 3, 2.5, 30, 128, "json", "debug")
     assert Assignment.parse(config.line(number=2, listener=9)) == Assignment(config, 2, 9)
 
 

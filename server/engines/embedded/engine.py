@@ -118,12 +118,8 @@ class EmbeddedEngine:
                     if isinstance(event, SegmentFailed):
                         raise EngineError(f"voice {voice.id} cannot speak: {event.error}") from event.error
 
-    def prepare(
-        self, segment: Segment, plan: RenderPlan, context: object | None = None, seed: int = 0, start_sample: int = 0
-    ) -> EmbeddedJob:
-        """See `Engine.prepare`. `context` is not used: a segment's samples depend on that segment alone, and on what
-        it says was said before it.
-        """
+    def prepare(self, segment: Segment, plan: RenderPlan, seed: int = 0, start_sample: int = 0) -> EmbeddedJob:
+        """See `Engine.prepare`."""
         job = EmbeddedJob(segment, plan)
         job.output = self._render(segment, plan, seed, start_sample)
         return job
