@@ -80,13 +80,12 @@ def usable(args: argparse.Namespace, plan: Plan) -> tuple[Place, CaptionMark | N
     kept = kept_audio(plan.output, state.container)
     held = -1 if kept is None else kept.samples
     if max(0, held) < state.synced.samples:
-        raise UsageError(f"{plan.output}.part holds less audio than its state says: {ANEW}")
+        raise UsageError(f"{_what_is_wrong(plan.output, partial_name(plan.output))}: put it back, or {ANEW}")
     captions = plan.captions if plan.captions is not None and not is_special(plan.captions) else None
     written = kept_captions(captions) if captions is not None else None
     lost = written is None and held >= state.whole.samples and not _has(written, state.caption_mark)  # by no power cut
     if captions is not None and (lost or not _has(written, state.synced_mark)):
-        what = "is not there" if written is None else "is shorter than its state says"
-        raise UsageError(f"{partial_captions(captions)} {what}: put it back, or {ANEW}")
+        raise UsageError(f"{_what_is_wrong(captions, partial_captions(captions))}: put it back, or {ANEW}")
     if held < state.whole.samples or (captions is not None and not _has(written, state.caption_mark)):
         return state.synced, state.synced_mark, None  # the machine lost power: what was synced is there
     lives = held >= state.samples and state.url == args.url
@@ -96,6 +95,14 @@ def usable(args: argparse.Namespace, plan: Plan) -> tuple[Place, CaptionMark | N
 def _has(written: int | None, mark: CaptionMark | None) -> bool:
     """Whether a file of captions with so many bytes (None: there is none) can be gone on with from there."""
     return mark is None or (written or 0) >= mark.bytes
+
+
+def _what_is_wrong(path: Path, partial: Path) -> str:
+    """Why nothing goes on with this file: Ctrl-C leaves the name that the user gave, a kill the other one."""
+    for candidate in (partial, path):
+        if candidate.is_file():
+            return f"{candidate} is shorter than its state says"
+    return f"{path} is missing (and there is no {partial.name})"
 
 
 def lost_file(plan: Plan) -> Path | None:

@@ -204,7 +204,11 @@ async def test_a_file_that_lost_audio_is_not_gone_on_with(book: Path) -> None:
             file.truncate(100_000)
         ended = await run(book, "stream", "--resume-from", "out.wav", url=server.url)
         assert ended.code == ExitCode.USAGE
-        assert "out.wav.part holds less audio than its state says" in ended.err
+        assert "out.wav.part is shorter than its state says: put it back, or begin anew" in ended.err
+        (book / "out.wav.part").unlink()
+        ended = await run(book, "stream", "--resume-from", "out.wav", url=server.url)
+        assert ended.code == ExitCode.USAGE
+        assert ended.err.startswith("error: out.wav is missing (and there is no out.wav.part): put it back, or begin")
         assert len(server.sessions) == 1
 
 

@@ -84,7 +84,7 @@ async def test_captions_that_are_lost_are_named_before_anything_is_asked_for(boo
         (book / "c.vtt.part").unlink()
         ended = await run(book, "stream", "--resume-from", "out.wav.state", url=server.url)
         assert (ended.code, server.connections) == (ExitCode.USAGE, connections)
-        assert "c.vtt.part is not there: put it back, or begin anew" in ended.err
+        assert "c.vtt is missing (and there is no c.vtt.part): put it back, or begin anew" in ended.err
         (book / "c.vtt.part").write_bytes(captions[: synced.bytes])  # what power loss may leave
         server.behaviour.frame_delay_s = 0
         ended = await run(book, "stream", "--resume-from", "out.wav.state", url=server.url)
