@@ -116,6 +116,29 @@ class Ledger:
             self.whole = Place(max(self.whole.text, self.begun.text + first.end), end)
         return spans
 
+    def spoken(self, samples: int) -> int:
+        """About how much of the text sounds in so many samples: by words that end before, else by the share of the
+        segment that is open, of which only the pace of the whole segments before may be known.
+        """
+        whole, at = self.whole, samples - self.begun.samples
+        position = whole.text
+        for each in self._open:
+            segment = each.segment
+            if segment.first_sample >= at:
+                break
+            if each.words:
+                position = max(
+                    [position, *(self.begun.text + word.end for word in each.words if word.end_sample <= at)]
+                )
+                continue
+            characters, length = segment.end - segment.start, segment.samples
+            if length is None and whole.text:
+                length = characters * whole.samples // whole.text
+            if length:
+                share = min(characters, characters * (at - segment.first_sample) // length)
+                position = max(position, self.begun.text + segment.start + share)
+        return position
+
     def rest(self, samples: int) -> list[Span]:
         """Words of segments that broke off, as far as they sound in so many samples."""
         return [span for each in self._open for span in self._spans(each) if span[2] < samples]

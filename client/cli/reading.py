@@ -180,7 +180,7 @@ class Reading:
                     at_s = at_sample / session.sample_rate
                     self._progress.say(f"going on with a new session, at {at_s:.1f} s, from character {text}")
             self.samples = at_sample
-            self._progress.begin(self.audio_s, whole.text, self._text.characters)
+            self._progress.begin(self.audio_s, self._ledger.spoken(at_sample), self._text.characters)
             utterance = utterance or await session.start()
             self._utterance = utterance
             await self._begin_outputs(session, at_sample)
@@ -293,6 +293,8 @@ class Reading:
             if isinstance(item, Audio):
                 await self.outputs.write(item)
                 self.samples = begun + max(0, item.end_sample - (session.pre_skip if item.packets else 0))
+                if self._progress.is_due:
+                    self._progress.text(self._ledger.spoken(self.samples))
                 self._progress.audio(self.samples / session.sample_rate)
             else:
                 if self.outputs.device is not None:
@@ -308,7 +310,7 @@ class Reading:
         words = self._ledger.advance(samples)
         if self._captions is not None:
             self._captions.words(words)
-        self._progress.text(self._ledger.whole.text)
+        self._progress.text(self._ledger.spoken(samples))
 
     def _played(self, sample: int, buffered_ms: int, stalls: int) -> None:
         if self._utterance is not None:

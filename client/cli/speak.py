@@ -8,7 +8,7 @@ from typing import Final
 
 from client.cli.exit_codes import ExitCode, code_of
 from client.cli.plan import Plan
-from client.cli.progress import Progress
+from client.cli.progress import Progress, audio_length
 from client.cli.reading import Reading
 from client.cli.report import report, write_json
 from client.cli.state import state_name
@@ -126,12 +126,16 @@ class Speaking:
             return
         ttfa = reading.totals.ttfa_clause_s  # the writer's own slowness is not the server's
         first = f", first sound {ttfa * 1000:.0f} ms after its text" if ttfa is not None else ""
-        self._progress.say(f"{self._destination()}{reading.audio_s:.1f} s of audio{first}")
+        self._progress.say(f"{self._destination()}{audio_length(reading.audio_s)} of audio{first}")
 
     def _tell_failure(self, error: ClientError) -> None:
         reading = self._reading
         if isinstance(error, _Interrupted):
-            got = f": {self._destination()}the first {reading.audio_s:.1f} s of audio" if reading.is_writing else ""
+            got = (
+                f": {self._destination()}the first {audio_length(reading.audio_s)} of audio"
+                if reading.is_writing
+                else ""
+            )
             self._progress.say(f"{error}{got}")
         else:
             file = reading.outputs.file

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import signal
 import sys
 import time
@@ -169,7 +170,9 @@ async def test_progress_is_one_line(server: FakeServer, book: Path) -> None:
     ended = await run(book.parent, "stream", "book.txt", "--progress", url=server.url)
     assert ended.err.count("\n") == 1
     assert "\r0 of 30 characters (0 %), 0.0 s of audio\r" in ended.err
-    assert "\r10 of 30 characters (33 %), " in ended.err
+    counts = [int(count) for count in re.findall(r"\r(\d+) of 30 characters", ended.err)]
+    assert counts == sorted(counts)
+    assert len(set(counts)) > 5  # words, not only the two segments
 
 
 async def test_no_text_gives_a_valid_empty_file_and_says_so(server: FakeServer, tmp_path: Path) -> None:

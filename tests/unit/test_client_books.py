@@ -379,8 +379,52 @@ def test_progress_says_how_long_the_rest_takes(monkeypatch: pytest.MonkeyPatch) 
     lines = out.getvalue().split("\r")[1:]
     assert [line.rstrip() for line in lines] == [
         "1,000 of 5,000 characters (20 %), 60.0 s of audio",
-        "2,000 of 5,000 characters (40 %), 260.0 s of audio, 20x real time, 0:30 left",
+        "2,000 of 5,000 characters (40 %), 0:04:20 of audio, 20x real time, 0:30 left",
     ]
+
+
+@pytest.mark.parametrize(
+    ("columns", "trying", "line"),
+    [
+        ("60", None, "2,000 of 5,000 characters (40 %), 60.0 s of audio"),
+        ("65", None, "2,000 of 5,000 characters (40 %), 60.0 s of audio, 50x real time"),
+        ("20", None, "2,000 of 5,000 char"),
+        ("60", 0.4, "2,000 of 5,000 characters (40 %), 60.0 s of audio"),
+        ("60", 7.0, "2,000 of 5,000 characters (40 %); still trying, 7 s"),
+        ("30", 7.0, "still trying, 7 s"),
+        ("400", 7.0, "2,000 of 5,000 characters (40 %), 60.0 s of audio; still trying, 7 s"),
+    ],
+)
+def test_progress_never_is_longer_than_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, columns: str, trying: float | None, line: str
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setenv("COLUMNS", columns)
+    out = io.StringIO()
+    progress = Progress(shown=True, quiet=False, stream=out)
+    progress.begin(10.0, 1_000, 5_000)
+    now[0] = 101.0
+    progress.text(2_000)
+    progress.trying(trying)
+    progress.audio(60.0)
+    assert out.getvalue().split("\r")[-1].rstrip() == line
+    progress.error("x")
+    assert all(len(part) < int(columns) for part in out.getvalue().split("\r"))
+
+
+def test_progress_counts_words_and_shares_of_the_open_segment() -> None:
+    ledger = Ledger(START)
+    ledger.take(SegmentBegin(1, 1, 1, 0, 10, 0, "x"))
+    assert ledger.spoken(100) == 0  # nothing is known of its length
+    ledger.take(Timing(2, 1, 1, (Word("a", 0, 4, 0, 400), Word("b", 5, 10, 500, 1_000))))
+    assert [ledger.spoken(samples) for samples in (399, 400, 999, 1_000)] == [0, 4, 4, 10]
+    ledger.take(SegmentEnd(3, 1, 1, 1_000, DIGEST))
+    ledger.take(SegmentBegin(4, 1, 2, 10, 30, 1_000, "x"))
+    ledger.advance(1_000)
+    assert [ledger.spoken(samples) for samples in (1_000, 2_000, 9_000)] == [10, 20, 30]  # at the pace so far
+    ledger.take(SegmentEnd(5, 1, 2, 4_000, DIGEST))
+    assert ledger.spoken(2_000) == 15
 
 
 def test_progress_of_a_text_of_unknown_length(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -392,4 +436,4 @@ def test_progress_of_a_text_of_unknown_length(monkeypatch: pytest.MonkeyPatch) -
     now[0] = 4_000.0
     progress.text(1_234)
     progress.audio(6_000.0)
-    assert out.getvalue() == "\r1,234 characters, 6000.0 s of audio, 1.5x real time"
+    assert out.getvalue() == "\r1,234 characters, 1:40:00 of audio, 1.5x real time"
