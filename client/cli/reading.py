@@ -3,7 +3,7 @@
 import argparse
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
@@ -131,6 +131,17 @@ class Reading:
         if self._pump is not None:
             self._pump.cancel()
         return not complete
+
+    def leave_nothing(self) -> None:
+        """Nothing was spoken, and nothing can be, of this text: what `end` left of a new file goes."""
+        file = self.outputs.file
+        if self._plan.state is not None or self.samples or file is None:
+            return
+        if self._keeper is not None:
+            self._keeper.remove()
+        for path in (file.partial, *([self._captions.partial] if self._captions is not None else [])):
+            with suppress(OSError):
+                path.unlink()
 
     async def end(self, *, interrupted: bool) -> ClientError | None:
         """It did not come to its end. Leaves what is there as it should be; gives what went wrong with that."""

@@ -12,7 +12,7 @@ from client.cli.progress import Progress, audio_length
 from client.cli.reading import Reading
 from client.cli.report import report, write_json
 from client.cli.state import state_name
-from client.errors import ClientError
+from client.errors import ClientError, UsageError
 
 OUTAGE_SHOWN_S: Final = 1.0  # so often it is said that a lost connection is still looked for
 CANCEL_TIMEOUT_S: Final = 1.0  # how long an interrupted client waits for the server's `cancelled`
@@ -104,6 +104,8 @@ class Speaking:
         reading, interrupted = self._reading, isinstance(error, _Interrupted)
         if error is not None and (failure := await reading.end(interrupted=interrupted)) is not None:
             error = failure if interrupted else error
+        if isinstance(error, UsageError):
+            reading.leave_nothing()
         code = ExitCode.OK if error is None else error.code if isinstance(error, _Interrupted) else code_of(error)
         try:
             if self._plan.stats is not None:

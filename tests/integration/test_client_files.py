@@ -104,6 +104,16 @@ async def test_what_is_no_text_is_told_in_one_line_before_anything_else(
     assert names(tmp_path) == ["book.txt"]
 
 
+@pytest.mark.parametrize("data", [b"\x7fELF\x02\x01\x01" + bytes(9_000), b"%PDF-1.4\n%\xe2\xe3\xcf\xd3\n1 0 obj"])
+async def test_what_comes_in_and_is_no_text_leaves_nothing(tmp_path: Path, data: bytes) -> None:
+    async with running_server() as url:
+        ended = await run(tmp_path, "stream", "-", "-o", "x.wav", "--captions", "x.vtt", url=url, stdin=data)
+    assert ended.code == ExitCode.USAGE
+    assert ended.err.startswith("error: standard input is ")
+    assert ended.err.count("\n") == 1
+    assert names(tmp_path) == []
+
+
 async def test_a_text_with_nothing_to_say(tmp_path: Path) -> None:
     async with running_server() as url:
         for number, text in enumerate(["……——！？。", "\n\n", "\x0c"]):
