@@ -6,7 +6,7 @@ from random import Random
 from typing import Any, Final
 
 from client.effects import Adopt, Drop, Effect, Notice, RoomGrew
-from client.errors import Busy, ClientError, Gap, ServerError, ServerLost, ServerMisbehaved, SessionGone
+from client.errors import Busy, ClientError, Gap, ServerError, ServerLost, ServerMisbehaved, SessionGone, why_gone
 from client.reconnecting import NO_ANSWER, Reconnecting
 from client.saved import SavedSession
 from client.statistics import UtteranceStatistics
@@ -265,7 +265,7 @@ class Continuing(Writing):
                 continue
             self._say_rest(entry, gone)
             first = entry.base_text if first is None else first
-        why = f"the session could not be resumed ({gone.reason})"
+        why = why_gone(gone.reason)
         if first is None:
             return [*effects, *cancelled, Notice(f"{why}: a new one was opened"), RoomGrew()]
         self._futile += 1
@@ -278,7 +278,7 @@ class Continuing(Writing):
         return [
             *effects,
             *cancelled,
-            Notice(f"{why}: continuing from character {first}"),
+            Notice(f"{why}: going on with a new one, from character {first}"),
             *self._give_backlog(now),
             RoomGrew(),
         ]

@@ -1,5 +1,7 @@
 """What can go wrong for a client. Each message is one line that says what to do; `str(error)` is fit for a user."""
 
+from typing import Final
+
 from client.durations import in_words
 
 
@@ -53,13 +55,28 @@ class ServerLost(ClientError):
         return "the connection broke" if code in (None, 1006) else f"the server closed the connection (code {code})"
 
 
+_WHY_GONE: Final = {
+    "unknown": "the server does not know the session any more",
+    "expired": "the server did not keep the session for so long",
+    "evicted": "the server gave up the session for want of memory",
+    "auth": "the server does not take the session's token any more",
+    "range": "the server cannot go on with the session from here",
+    "epoch": "the server restarted and cannot go on with the session as it was",
+}
+
+
+def why_gone(reason: str) -> str:
+    """What a reason of `resume_failed` means, for a user."""
+    return _WHY_GONE.get(reason, f"the session could not be resumed ({reason})")
+
+
 class SessionGone(ServerLost):
     """The server does not know the session any more, and this one was not to be replaced. `reason` as the server says
     it (docs/protocol.md, "resume_failed").
     """
 
     def __init__(self, reason: str) -> None:
-        super().__init__(f"the session could not be resumed ({reason}): run this again")
+        super().__init__(f"{why_gone(reason)}: run this again")
         self.reason = reason
 
 

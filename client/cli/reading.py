@@ -21,7 +21,7 @@ from client.cli.report import Totals
 from client.cli.text_input import TextInput
 from client.cli.text_source import paced
 from client.continuing import FUTILE_RESTARTS
-from client.errors import ClientError, ServerLost, SessionGone
+from client.errors import ClientError, ServerLost, SessionGone, why_gone
 from client.items import Audio
 from client.saved import Blocks, SavedSession
 from client.shell import Session
@@ -53,6 +53,7 @@ class Reading:
         self._utterance: Utterance | None = None
         self._pump: asyncio.Task[None] | None = None
         self._mark: CaptionMark | None = None  # where captions go on
+        self._told_new = False  # that a new session goes on
 
     @property
     def audio_s(self) -> float:
@@ -113,8 +114,11 @@ class Reading:
                 if futile > FUTILE_RESTARTS:
                     text = f"the server failed {futile} times at character {before.text}: see its log"
                     raise ServerLost(text) from None
-                said = f"the session could not be resumed ({gone.reason})"
-                self._notice(f"{said}: continuing from character {before.text}")
+                self._told_new = True
+                at_s = before.samples / self._args.sample_rate
+                self._notice(
+                    f"{why_gone(gone.reason)}: going on with a new one, at {at_s:.1f} s, from character {before.text}"
+                )
             saved, pieces = None, await self._text.open()
 
     def cancel(self) -> bool:
@@ -187,7 +191,7 @@ class Reading:
             else:
                 at_sample, text = whole.samples, whole.text
                 self._ledger.begin(whole)
-                if state is not None and self._keeper is None:
+                if state is not None and self._keeper is None and not self._told_new:
                     at_s = at_sample / session.sample_rate
                     self._progress.say(f"going on with a new session, at {at_s:.1f} s, from character {text}")
             self.samples = at_sample

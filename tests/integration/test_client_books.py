@@ -135,9 +135,27 @@ async def test_a_session_that_is_gone_is_replaced_at_a_whole_segment(book: Path)
         rest = second.utterances[0].text
     assert ended.code == 0, ended.err
     assert TEXT.endswith(rest)
-    assert f"(unknown): continuing from character {len(TEXT) - len(rest)}\n" in ended.err
+    assert "the server does not know the session any more: going on with a new one, at " in ended.err
+    assert f" s, from character {len(TEXT) - len(rest)}\n" in ended.err
     assert samples_of(book / "out.wav") == speech_of(0, TEXT[: -len(rest)]) + speech_of(0, rest)
     assert json.loads((book / "s.json").read_bytes())["restarts"] == 1
+
+
+async def test_a_session_that_died_with_its_client_is_told_in_one_line(book: Path) -> None:
+    async with fake_server(Behaviour(frame_delay_s=0.002, resume_ttl_ms=TTL_MS)) as server:
+        command = await Command.start(book, "stream", "book.txt", "-o", "out.wav", url=server.url)
+        await until(lambda: safe(book) > 200_000)
+        command.process.kill()
+        await command.end()
+        server.forget()
+        server.behaviour.frame_delay_s = 0
+        whole = read_state(book / "out.wav.state").whole
+        ended = await run(book, "stream", "--resume-from", "out.wav", url=server.url)
+    assert ended.code == 0, ended.err
+    assert ended.err.splitlines()[:-1] == [
+        "the server does not know the session any more: going on with a new one, "
+        f"at {whole.samples / 24_000:.1f} s, from character {whole.text}"
+    ]
 
 
 async def test_standard_input_goes_on_when_it_is_given_again(book: Path) -> None:

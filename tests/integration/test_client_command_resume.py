@@ -132,7 +132,7 @@ async def test_what_cannot_be_resumed_is_spoken_on_and_says_so(tmp_path: Path, n
     assert ended.code == 0, ended.err
     position = len(TEXT) - len(rest)
     assert TEXT.endswith(rest)
-    assert f"the session could not be resumed (evicted): continuing from character {position}\n" in ended.err
+    assert f"for want of memory: going on with a new one, from character {position}\n" in ended.err
     stats = json.loads((tmp_path / "s.json").read_bytes())
     assert (stats["resumes"], stats["restarts"], stats["ok"]) == (0, 1, True)
     length = len(soundfile.read(tmp_path / name)[0])

@@ -164,7 +164,10 @@ async def test_a_server_that_forgot_everything_is_told_the_rest() -> None:
         assert TEXT.endswith(rest)
         position = len(TEXT) - len(rest)
         assert 12 <= position <= 20
-        assert notices[-1] == f"the session could not be resumed (unknown): continuing from character {position}"
+        assert (
+            notices[-1]
+            == f"the server does not know the session any more: going on with a new one, from character {position}"
+        )
         first, second = server.of(c.Start)
         assert (first.utterance, first.speed, first.lexicon) == (second.utterance, second.speed, second.lexicon)
         broke_off = got - len(rest) * SAMPLES_PER_CHARACTER

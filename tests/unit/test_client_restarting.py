@@ -6,7 +6,7 @@ from typing import get_args
 
 import pytest
 
-from client.errors import ServerError, ServerLost, ServerMisbehaved
+from client.errors import ServerError, ServerLost, ServerMisbehaved, why_gone
 from client.items import Audio
 from client.transcript import Transcript
 from protocol import client_messages as c
@@ -72,7 +72,8 @@ def test_every_failed_resume_goes_on_in_a_new_session(reason: str) -> None:
     fail(show, reason)
     said = reopen(show)
     assert said == [c.Start(1, 1), c.Text(2, TEXT[8:]), c.End(3)]
-    assert show.notices[-1] == f"the session could not be resumed ({reason}): continuing from character 8"
+    assert show.notices[-1] == f"{why_gone(reason)}: going on with a new one, from character 8"
+    assert f"({reason})" not in show.notices[-1]  # in words
     script = Script().speak([1_000], [400])
     show.feed(*script.sent)
     assert show.failure is None
@@ -192,7 +193,7 @@ def test_queued_utterances_their_overrides_silences_and_flushes_are_kept() -> No
     assert show.events(2) == [s.Cancelled(4, 2, 0, 0)]
     assert show.finished == [2]
     assert show.do(state.text("Bye", 0.0)).sent[-1] == c.Text(7, "Bye")
-    assert show.notices[-1].endswith("continuing from character 6")
+    assert show.notices[-1].endswith("from character 6")
 
 
 def test_what_was_complete_is_forgotten() -> None:
@@ -202,7 +203,7 @@ def test_what_was_complete_is_forgotten() -> None:
     show.do(show.state.played(1, 1_000, 0, 0, 0.0))
     fail(show)
     assert reopen(show, max_lead_ms=4_000) == []
-    assert show.notices[-1] == "the session could not be resumed (expired): a new one was opened"
+    assert show.notices[-1] == "the server did not keep the session for so long: a new one was opened"
     assert show.state.cancel(1, None, 0.0) is None  # nobody would confirm it
     show.do(show.state.played(1, 1_100, 0, 0, 0.0)).until(5.0)
     assert [ack for ack in show.of(c.Ack) if ack.utterance == 1 and show.sent.index(ack) > 8] == []
