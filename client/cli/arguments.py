@@ -14,7 +14,7 @@ KEY_VARIABLE: Final = "COSYSTREAM_API_KEY"
 _EXIT_CODES: Final = "exit codes:\n" + "\n".join(f"  {code.value:3}  {text}" for code, text in MEANINGS.items())
 _EXAMPLES: Final = """examples:
   python -m client stream book.txt -o book.wav
-  python -m client stream --resume-from book.wav.state
+  python -m client stream --resume-from book.wav
   some-llm | python -m client stream - --play
   python -m client say "你好, world" -o hello.opus --captions hello.vtt
   python -m client say "Hello" -o - | aplay
@@ -47,8 +47,9 @@ def build_parser() -> argparse.ArgumentParser:
     stream.add_argument("file", metavar="FILE", nargs="?", help="a text; - reads standard input as it arrives")
     stream.add_argument(
         "--resume-from",
-        metavar="OUT.state",
-        help="go on with a file that an earlier run left incomplete; FILE and options are as they were",
+        metavar="OUT",
+        help="go on with OUT, which an earlier run left incomplete (OUT.state means the same); FILE and options are as "
+        "they were",
     )
     stream.add_argument(
         "--encoding", metavar="NAME", help="of FILE, such as gb18030 (default: found out; UTF-8 unless it cannot be)"

@@ -33,7 +33,7 @@ def go_on(args: argparse.Namespace) -> State:
     args.output, args.container, args.captions = str(output), state.container, state.captions
     if "url" not in given:
         args.url = state.url
-    _find_text(args, state, path)
+    _find_text(args, state, path, output)
     return state
 
 
@@ -42,13 +42,13 @@ def _contradicts(said: str, path: Path, value: Any) -> UsageError:
     return UsageError(f"{said} contradicts {path}, which has {had}: leave it out, or begin anew without --resume-from")
 
 
-def _find_text(args: argparse.Namespace, state: State, path: Path) -> None:
+def _find_text(args: argparse.Namespace, state: State, path: Path, output: Path) -> None:
     """The text must be what it was."""
     if state.source.path == STDIN:
         if args.file is None:
             raise UsageError(
                 f"{path} is of a text from standard input, which is not kept: give the same text again, from its "
-                f"beginning, as FILE or as - ... | python -m client stream - --resume-from {path}"
+                f"beginning, as FILE or as - ... | python -m client stream - --resume-from {output}"
             )
         return
     if args.file is None:

@@ -154,7 +154,7 @@ class Speaking:
         elif reading.can_go_on:
             again = "the same text again | " if reading.needs_text_again else ""
             file_again = " -" if reading.needs_text_again else ""
-            self._progress.say(f"to go on: {again}python -m client stream{file_again} --resume-from {state}")
+            self._progress.say(f"to go on: {again}python -m client stream{file_again} --resume-from {output}")
 
     def _destination(self) -> str:
         file = self._reading.outputs.file

@@ -18,7 +18,7 @@ from client.cli.state_check import check_state
 from client.disk import folder_to_disk, open_regular
 from client.errors import OutputFailed, UsageError
 from client.saved import SavedSession
-from client.sinks import Container
+from client.sinks import CONTAINERS, Container, kept_audio
 
 VERSION: Final = 1
 _FORMAT: Final = "cosystream state"
@@ -98,7 +98,7 @@ class State:
                 raise ValueError("the digest is not that of the rest")
             return cls._of_json(value)
         except (ValueError, TypeError, KeyError, AttributeError):
-            raise UsageError(f"{path} is damaged: begin anew, without --resume-from") from None
+            raise UsageError(f"{path} is damaged: begin anew, without --resume-from{_what_plays(path)}") from None
 
     @classmethod
     def _of_json(cls, value: dict[str, Any]) -> "State":
@@ -112,6 +112,19 @@ class State:
             **{name: None if mark is None else CaptionMark.of_json(mark) for name, mark in marks.items()},
             "session": None if session is None else SavedSession.of_json(session),
         })  # fmt: skip
+
+
+def _what_plays(path: Path) -> str:
+    """What a user has of a run whose state is lost."""
+    output = path.with_suffix("")
+    container = CONTAINERS.get(output.suffix.lower())
+    try:
+        kept = kept_audio(output, container) if container is not None else None
+    except OutputFailed:
+        return ""
+    if kept is None or not kept.samples:
+        return ""
+    return f" ({kept.path} plays as it is; a new run of that name overwrites it)"
 
 
 def state_name(output: Path) -> Path:

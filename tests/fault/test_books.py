@@ -181,7 +181,7 @@ async def test_other_containers_are_gone_on_with_as_well(tmp_path: Path, name: s
             arguments = ["stream", "--resume-from", f"{name}.state"]
             if number == signal.SIGTERM:
                 assert ended.code == 143
-                assert f"to go on: python -m client stream --resume-from {name}.state" in ended.err
+                assert f"to go on: python -m client stream --resume-from {name}" in ended.err
         ended = await made.run(*arguments)
         assert ended.code == 0, ended.err
         assert made.told("out.vtt") == TOLD

@@ -91,7 +91,7 @@ async def test_an_interrupted_book_goes_on_in_a_new_session(book: Path, number: 
         command.process.send_signal(number)
         ended = await command.end()
         assert ended.code == (ExitCode.INTERRUPTED if number == signal.SIGINT else ExitCode.TERMINATED)
-        assert ended.err.splitlines()[-1] == "to go on: python -m client stream --resume-from out.wav.state"
+        assert ended.err.splitlines()[-1] == "to go on: python -m client stream --resume-from out.wav"
         partial = samples_of(book / "out.wav")  # plays
         whole = read_state(book / "out.wav.state").whole
         assert partial[: 2 * whole.samples] == speech_of(0, TEXT[: whole.text])
@@ -166,7 +166,7 @@ async def test_standard_input_goes_on_when_it_is_given_again(book: Path) -> None
         await until(lambda: safe(book) > 200_000)
         command.process.send_signal(signal.SIGINT)
         ended = await command.end()
-        assert "to go on: the same text again | python -m client stream - --resume-from out.wav.state" in ended.err
+        assert "to go on: the same text again | python -m client stream - --resume-from out.wav" in ended.err
         whole = read_state(book / "out.wav.state").whole
         server.behaviour.frame_delay_s = 0
         arguments = ("stream", "-", "--resume-from", "out.wav")
@@ -179,6 +179,20 @@ async def test_standard_input_goes_on_when_it_is_given_again(book: Path) -> None
         ended = await run(book, *arguments, url=server.url, stdin=TEXT.encode())
     assert ended.code == 0, ended.err
     assert samples_of(book / "out.wav") == speech_of(0, TEXT[: whole.text]) + speech_of(0, TEXT[whole.text :])
+
+
+async def test_what_was_spoken_before_a_wrong_byte_came_is_kept(book: Path) -> None:
+    async with fake_server(Behaviour(frame_delay_s=0.002)) as server:
+        command = await Command.start(book, "stream", "-", "-o", "out.wav", url=server.url)
+        assert command.process.stdin is not None
+        command.process.stdin.write(TEXT.encode())
+        await until(lambda: safe(book) > 50_000)
+        command.process.stdin.write("字".encode() * 20 + b"\xff\xfe\n")
+        command.process.stdin.write_eof()
+        ended = await command.end()
+    assert ended.code == ExitCode.USAGE, ended.err
+    assert "(what came is in out.wav.part)\nto go on: " in ended.err
+    assert names(book) == {"book.txt", "out.wav.part", "out.wav.state"}
 
 
 async def test_a_run_that_only_lacked_its_last_step_gets_its_name(book: Path) -> None:
@@ -237,10 +251,7 @@ async def test_a_failure_says_how_to_go_on(book: Path) -> None:
     async with fake_server(Behaviour(fail_after=100, how=vanish)) as server:
         ended = await run(book, "stream", "book.txt", "-o", "out.wav", url=server.url)
         assert ended.code == ExitCode.LOST
-        assert (
-            "(what came is in out.wav.part)\nto go on: python -m client stream --resume-from out.wav.state\n"
-            in ended.err
-        )
+        assert "(what came is in out.wav.part)\nto go on: python -m client stream --resume-from out.wav\n" in ended.err
         server.behaviour.fail_after = None
         ended = await run(book, "stream", "--resume-from", "out.wav", url=server.url)
     assert ended.code == 0, ended.err

@@ -38,7 +38,7 @@ async def test_an_impatient_user_gets_a_whole_file_too(book: Path, second: signa
         ended = await command.end()
     assert ended.code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED), ended.err
     assert "Traceback" not in ended.err
-    assert ended.err.splitlines()[-1] == "to go on: python -m client stream --resume-from out.wav.state"
+    assert ended.err.splitlines()[-1] == "to go on: python -m client stream --resume-from out.wav"
     whole = read_state(book / "out.wav.state").whole
     assert samples_of(book / "out.wav")[: 2 * whole.samples] == speech_of(0, TEXT[: whole.text])
     assert (book / "c.vtt").exists()

@@ -325,7 +325,7 @@ async def test_input_that_is_no_utf_8_ends_what_it_began(server: FakeServer, tmp
     ended = await run(tmp_path, "stream", "-", "-o", "out.wav", url=server.url, stdin="你好。".encode() + b"\xff\xfe")
     assert ended.code == ExitCode.USAGE
     assert "standard input is not UTF-8: byte 9 is 0xff" in ended.err
-    assert names(tmp_path) == ["out.wav.part", "out.wav.state"]
+    assert names(tmp_path) == []  # nothing of it was spoken
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from client.cli.progress import Progress
 from client.cli.state import ARGUMENTS, STDIN, Source, find_state, read_state, state_name, write_state
 from client.errors import OutputFailed, UsageError
 from client.saved import Blocks, Sent
+from protocol.media.wav import wav_file_header
 from protocol.server_messages import SegmentBegin, SegmentEnd, Timing, Word
 from tests.support.client_state import DIGEST, a_state
 
@@ -325,6 +326,16 @@ def test_everything_is_as_the_state_says(folder: Path) -> None:
 def test_what_contradicts_the_state_is_said(folder: Path, arguments: tuple[str, ...], said: str) -> None:
     with pytest.raises(UsageError, match=re.escape(said)):
         plan_of("--resume-from", "out.wav.state", *arguments)
+
+
+def test_a_damaged_state_does_not_make_the_audio_worthless(folder: Path) -> None:
+    (folder / "out.wav.state").write_bytes(b"x")
+    (folder / "out.wav").write_bytes(b"no audio")
+    with pytest.raises(UsageError, match=r"out\.wav\.state is damaged: begin anew, without --resume-from$"):
+        plan_of("--resume-from", "out.wav")
+    (folder / "out.wav").write_bytes(wav_file_header(24_000, 1_000) + bytes(2_000))
+    with pytest.raises(UsageError, match=r"resume-from \(out\.wav plays as it is; a new run of that name overwrites"):
+        plan_of("--resume-from", "out.wav")
 
 
 def test_a_text_that_changed_is_said_and_one_that_moved_is_the_same(folder: Path) -> None:
