@@ -46,6 +46,7 @@ DIFFERENT: dict[str, Any] = {
 }
 INDIFFERENT: dict[str, Any] = {
     "id": 7,
+    "reported": True,
     "origin": "s1",
     "parts": (Part("clip", 0, 1, 0, "silent"),),  # never asked for here
     "plan": RenderPlan("block", (500,)),  # to an engine that always makes the same samples

@@ -32,7 +32,7 @@ REQUEST = SegmentRequest(
     plan=RenderPlan("block", (100, 250)),
     before="先生，",
 )
-AT_THE_GATEWAY = ("parts", "origin")  # what it alone must know of a request
+AT_THE_GATEWAY = ("parts", "origin", "reported")  # what it alone must know of a request
 WORDS = (WordTiming("你好", 3, 5, 0, 2_400), WordTiming("\ud83d", 5, 6, 2_400, 2_400))
 
 EXAMPLES: list[m.Message] = [
