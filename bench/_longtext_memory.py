@@ -56,7 +56,7 @@ def memory(report: Report, share: float = 1.0, *, strict: bool = True) -> None:
         spoken, start_s = measured(kind, share)
         figures(report, kind, spoken, start_s, strict=strict)
         rows += [row(kind.name, each, start_s) for each in spoken]
-        curves[kind.name] = {each.characters: each.curve for each in spoken[:3]}
+        curves[kind.name] = {each.characters: each.curve for each in (spoken[0], spoken[1], spoken[3])}
     report.note("\n" + table(rows))
     RESULTS.mkdir(parents=True, exist_ok=True)
     kept = {name: {size: [asdict(each) for each in curve] for size, curve in by.items()} for name, by in curves.items()}
@@ -64,11 +64,14 @@ def memory(report: Report, share: float = 1.0, *, strict: bool = True) -> None:
 
 
 def measured(kind: Kind, share: float) -> tuple[list[Spoken], float]:
-    """A text of every size, then one of the middle size again; and what starting a client takes, in CPU seconds."""
+    """A text of every size, and more of the middle size on either side of the longest, since single runs of it last
+    only seconds; and what starting a client takes, in CPU seconds.
+    """
     cache_mb = max(1, round(share * USUAL_CACHE_MB))
     with server_process("--engine", kind.engine, "--audio-cache-mb", str(cache_mb)) as server:
         start_s = warm_up(server, kind)
-        sizes = (*kind.sizes, kind.sizes[1])
+        short, middle, long = kind.sizes
+        sizes = (short, middle, middle, long, middle, middle)
         return [
             speak(server, text_of(round(size * share), kind.make, seed), kind.form, *kind.options)
             for seed, size in enumerate(sizes)
@@ -88,7 +91,8 @@ def warm_up(server: ServerProcess, kind: Kind) -> float:
 
 def figures(report: Report, kind: Kind, spoken: Sequence[Spoken], start_s: float, *, strict: bool) -> None:
     """What is asked of them."""
-    shortest, before, longest, after = spoken
+    shortest, first, second, longest, third, fourth = spoken
+    middle = (first, second, third, fourth)
     report.add(f"{kind.name}: server's peak with {longest.characters:,} characters", longest.server_peak_mb, "MiB")
     over = f"over that with {shortest.characters:,}"
     report.add(f"  {over}", longest.server_peak_mb / shortest.server_peak_mb, "times", GROWTH)
@@ -98,15 +102,16 @@ def figures(report: Report, kind: Kind, spoken: Sequence[Spoken], start_s: float
         return
     limit = CPU_PERCENT if strict else None
     for name, cost in (("server", server_us), ("client", lambda each: client_us(each, start_s))):
-        change = change_percent(cost(before), cost(longest), cost(after))
-        report.add(f"  {name}'s CPU time of a character, change from {before.characters:,}", change, "%", limit)
+        change = change_percent(cost(longest), [cost(each) for each in middle])
+        report.add(f"  {name}'s CPU time of a character, change from {first.characters:,}", change, "%", limit)
 
 
-def change_percent(before: float, value: float, after: float) -> float:
-    """How far a value is from the mean of what was measured before and after it, since the machine drifts meanwhile;
+def change_percent(value: float, others: Sequence[float]) -> float:
+    """How far a value is from the median of what was measured before and after it, since the machine drifts meanwhile;
     NaN where that is nothing.
     """
-    return abs(200 * value / (before + after) - 100) if before + after > 0 else math.nan
+    usual = median(others)
+    return abs(100 * value / usual - 100) if usual > 0 else math.nan
 
 
 def server_us(spoken: Spoken) -> float:

@@ -87,9 +87,9 @@ def test_a_thinned_curve_keeps_its_peaks() -> None:
 
 
 def test_the_change_against_what_was_measured_on_either_side() -> None:
-    assert change_percent(9.0, 11.0, 11.0) == pytest.approx(10)
-    assert change_percent(11.0, 9.0, 9.0) == pytest.approx(10)
-    assert math.isnan(change_percent(0.0, 1.0, 0.0))
+    assert change_percent(11.0, [9.0, 10.0, 10.0, 30.0]) == pytest.approx(10)
+    assert change_percent(9.0, [9.0, 9.0, 11.0, 11.0]) == pytest.approx(10)
+    assert math.isnan(change_percent(1.0, [0.0, 0.0]))
 
 
 def test_the_table_is_aligned() -> None:
