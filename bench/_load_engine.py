@@ -11,9 +11,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from bench._load_talker import Script
+from server.cluster.segment import tokens_before
 from server.engines.base import Chunk, Engine, RenderPlan, Segment, SegmentEnd
 from server.engines.embedded.counting import MAX_TOKENS, count_tokens
+from server.engines.rendering import SegmentRequest
+from server.settings import Settings
 from server.text.normaliser import normalise
+from server.text.overlap import Overlap
 from server.text.segmenter import Segmenter, SegmentLimits
 
 THREADS: Final = len(os.sched_getaffinity(0))
@@ -24,10 +28,12 @@ def segments_of(engine: Engine, script: Script) -> list[Segment]:
     segmenter = Segmenter(limits=SegmentLimits(max_tokens=MAX_TOKENS, count_tokens=count_tokens))
     segmenter.feed(script.text)
     segmenter.end()
-    voice = engine.capabilities.voices[0].id
+    voice, rate = engine.capabilities.voices[0].id, engine.capabilities.sample_rate
+    overlap = Overlap(min(Settings().block_overlap_tokens, engine.capabilities.context_tokens), count_tokens)
     found: list[Segment] = []
     while (cut := segmenter.next()) is not None:
-        found.append(Segment(len(found), normalise(cut), cut.boundary, voice))
+        request = SegmentRequest(len(found), cut, voice, rate, before=overlap.before(cut))
+        found.append(Segment(request.id, normalise(cut), cut.boundary, voice, before=tokens_before(request)))
     return found
 
 

@@ -87,7 +87,7 @@ class SegmentWork:
                 request.speed,
                 request.pitch,
                 request.instruct,
-                _before(request),
+                tokens_before(request),
             )
             self.job = engine.prepare(segment, request.plan, request.seed, self._chain.first_input)
         return self.job
@@ -139,7 +139,7 @@ class SegmentWork:
         return self._made
 
 
-def _before(request: SegmentRequest) -> tuple[Token, ...]:
+def tokens_before(request: SegmentRequest) -> tuple[Token, ...]:
     """The tokens of `request.before`."""
     cut, text = request.cut, request.before
     if not text:
