@@ -79,7 +79,7 @@ async def test_a_session_that_speaks_is_shown() -> None:
     async with running(engine_options={"step_delay_ms": 5}) as server:
         async with (
             bare_client(url_of(server), open=c.Open()) as idle,
-            bare_client(url_of(server), open=c.Open()) as client,
+            bare_client(url_of(server), open=c.Open(mode="stream")) as client,
         ):
             await client.say(1, SECRET * 30)
             for _ in range(3):
