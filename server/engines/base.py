@@ -57,6 +57,7 @@ class Capabilities:
     equality: Literal["exact", "lsb", "none"] = "none"
     context_tokens: int = 0  # of the text before a segment that help it; 0: the engine uses none
     device_memory: int = field(default=0, compare=False)  # bytes of the accelerator it runs on; 0: it runs on the CPU
+    lanes: int = 0  # steps that may run side by side; 0: as many as there are engine threads
 
     def voice(self, voice_id: str) -> Voice | None:
         """The voice with this id, or None."""
@@ -69,6 +70,8 @@ class Segment:
 
     `before`: what was said just before in the same sentence, at most `Capabilities.context_tokens` of it; empty where a
     sentence begins. It is context alone: it helps to speak the segment as its continuation, and is never spoken.
+    `codes`: the first of the speech codes (`Chunk.codes`) that it was rendered of before, all of them or fewer. An
+    engine that samples takes them instead of sampling anew, and goes on from there; any other one ignores them.
     """
 
     id: int
@@ -79,6 +82,7 @@ class Segment:
     pitch: float = 1.0  # factor on the fundamental frequency
     instruct: str = ""
     before: tuple[Token, ...] = ()
+    codes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +109,15 @@ class WordTiming:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """The next samples of a job, with the timings that became known. It may be empty: more is to come."""
+    """The next samples of a job, with the timings that became known. It may be empty: more is to come. `codes`: the
+    speech codes that were sampled since the last chunk, for `Segment.codes` of a later rendering; they may be ahead of
+    the samples. Each from 0 to 65,535.
+    """
 
     job: "Job"
     samples: Samples
     words: tuple[WordTiming, ...] = ()
+    codes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +208,23 @@ class UsesContextCache(Protocol):
 
     def use_context_cache(self, cache: ContextCache) -> None:
         """Called once, before the engine speaks."""
+
+
+@runtime_checkable
+class ClonesVoices(Protocol):
+    """An engine that can learn a voice from a recording (`Capabilities.cloning`). What it learns is kept by the server,
+    as bytes that the engine alone understands: see `server/voices/`.
+    """
+
+    def make_voice(self, samples: Samples, sample_rate: int, text: str) -> bytes:
+        """What the engine needs to speak like the recording in which `text` is said (empty: not told). Slow. Raises
+        ValueError, one line that names what is wrong with the recording or the text and what is allowed.
+        """
+
+    def use_voices(self, read: Callable[[str], bytes | None]) -> None:
+        """Called once, before the engine speaks. `read(id)` gives the bytes of the voice that is called so now, None
+        where there is none (any more); from any thread. An id never stands for another voice later.
+        """
 
 
 EngineFactory: TypeAlias = Callable[[Mapping[str, Any]], Engine]

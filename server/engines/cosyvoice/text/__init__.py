@@ -1,0 +1,1 @@
+"""Text: from the server's words to the token ids that the language model reads."""
