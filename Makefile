@@ -30,14 +30,14 @@ demo-drop: setup ## cut the line while a text is spoken, then prove that nothing
 serve: setup ## run the server (ws://127.0.0.1:8765)
 	@exec $(BIN)/python -m server $(ARGS)
 
-test: setup $(VENV)/.quality lint ## every check that this machine can run; the end lists what it could not
+test: setup lint ## every check that this machine can run; the end lists what it could not
 	$(PYTEST) -m "not quality" $(ARGS)
 
-lint: setup ## ruff and strict mypy alone
+lint: setup $(VENV)/.tests ## ruff and strict mypy alone
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-quality: setup $(VENV)/.quality ## let a recogniser listen to every sentence of the suite (minutes)
+quality: setup $(VENV)/.tests ## let a recogniser listen to every sentence of the suite (minutes)
 	$(PYTEST) tests/quality -m "quality or not quality" $(ARGS)
 
 bench: setup ## run every benchmark, one after the other (minutes); one alone: .venv/bin/python -m bench.NAME
@@ -76,8 +76,11 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/.made
 	$(BIN)/pip install -qq --no-build-isolation --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
-$(VENV)/.quality: $(VENV)/.installed
-	$(BIN)/pip install -qq --no-build-isolation --constraint constraints.txt --editable '.[dev,quality]'
+# What the tests need besides: a recogniser, and torch for the engine `cosyvoice` (over a gigabyte; Linux without a GPU takes
+# less of it with PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu).
+$(VENV)/.tests: $(VENV)/.installed
+	@echo "installing what the tests need, about 1.5 GB"
+	$(BIN)/pip install -qq --no-build-isolation --constraint constraints.txt --editable '.[dev,quality,cosyvoice,reference]'
 	@touch $@
 
 $(VENV)/.voices: $(VENV)/.installed $(shell find server/engines -name '*.py' 2>/dev/null)
