@@ -1,0 +1,132 @@
+"""Text to the ids that the language model reads: Qwen's byte-pair encoding, and the marks of either version.
+
+Marks are found by us, never by the tokenizer: what a user writes cannot become one that steers the model.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_tokenizers
+from tokenizers.models import BPE
+
+from server.engines.cosyvoice.config import ModelVersion
+from server.engines.cosyvoice.text.marks import END_OF_PROMPT, marks_in_order, markup
+
+_FILE: Final = "tokenizer.json"
+_PARTS: Final = ("vocab.json", "merges.txt")
+_SPLIT: Final = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+"""Where Qwen parts text before it merges bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """Text tokens, and of each the part `[start, end)` of the text that it came from."""
+
+    ids: tuple[int, ...]
+    spans: tuple[tuple[int, int], ...]
+
+
+class TextTokenizer:
+    """The tokenizer of one model folder. Safe to use from several threads."""
+
+    def __init__(self, folder: Path, version: ModelVersion) -> None:
+        """`folder`: the one of the Qwen model, with `tokenizer.json`, or `vocab.json` and `merges.txt`. Raises
+        ValueError, one line that names the file, where one is missing or is none.
+        """
+        self.version: ModelVersion = version
+        self.markup = markup(version)  # what a writer may put into a text
+        self._tokenizer, files = _read(folder)
+        marks = marks_in_order(version)
+        self._tokenizer.add_special_tokens([AddedToken(mark, special=True, normalized=False) for mark in marks])
+        self._tokenizer.encode_special_tokens = True  # "<|im_end|>" in a text is nothing but these characters
+        self._ids = {mark: self._id(mark) for mark in marks}
+        self._found = re.compile("(" + "|".join(map(re.escape, sorted(self.markup, key=len, reverse=True))) + ")")
+        self.end_of_prompt = self._ids[END_OF_PROMPT]
+        self.size = self._tokenizer.get_vocab_size(with_added_tokens=True)
+        digest = hashlib.sha256(f"{version}".encode())
+        for file in files:
+            digest.update(hashlib.sha256(file.read_bytes()).digest())
+        self.fingerprint = digest.hexdigest()[:32]
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """The ids of `text`, in which `markup` is read as such."""
+        return self.encode_with_spans(text).ids
+
+    def encode_with_spans(self, text: str) -> Encoded:
+        """The same, with the characters of `text` that each id came from. A character that takes several ids belongs to
+        each of them.
+        """
+        ids: list[int] = []
+        spans: list[tuple[int, int]] = []
+        at = 0
+        for part in self._found.split(text):
+            if part in self.markup:
+                ids.append(self._ids[part])
+                spans.append((at, at + len(part)))
+            elif part:
+                encoding = self._tokenizer.encode(part, add_special_tokens=False)
+                ids += encoding.ids
+                spans += [(at + start, at + end) for start, end in encoding.offsets]
+            at += len(part)
+        return Encoded(tuple(ids), tuple(spans))
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of ids, marks included; for people to read."""
+        return str(self._tokenizer.decode(list(ids), skip_special_tokens=False))
+
+    def _id(self, mark: str) -> int:
+        number = self._tokenizer.token_to_id(mark)
+        assert number is not None  # it was added
+        return int(number)
+
+
+def _read(folder: Path) -> tuple[Tokenizer, list[Path]]:
+    """The tokenizer without our marks, and the files that decide what it does."""
+    whole = folder / _FILE
+    try:
+        if whole.is_file():
+            return Tokenizer.from_file(str(whole)), [whole]
+        parts = [folder / name for name in _PARTS]
+        missing = next((part.name for part in parts if not part.is_file()), None)
+        if missing is not None:
+            raise ValueError(f"{folder}: neither {_FILE} nor {missing} is there")
+        tokenizer = _of_parts(*parts)
+        config = folder / "tokenizer_config.json"
+        if config.is_file():
+            tokenizer.add_special_tokens(_own_marks(config))
+            parts.append(config)
+        return tokenizer, parts
+    except ValueError:
+        raise
+    except Exception as error:  # the library raises bare exceptions
+        raise ValueError(f"{folder}: no tokenizer: {' '.join(str(error).split())}") from error
+
+
+def _of_parts(vocabulary: Path, merges: Path) -> Tokenizer:
+    tokenizer = Tokenizer(BPE.from_file(str(vocabulary), str(merges)))
+    tokenizer.normalizer = normalizers.NFC()
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(_SPLIT), behavior="isolated", invert=False),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+def _own_marks(config: Path) -> list[AddedToken]:
+    """Those that the folder adds to the vocabulary itself, by id."""
+    told: Any = json.loads(config.read_text("utf-8"))
+    added = told.get("added_tokens_decoder") if isinstance(told, dict) else None
+    if not isinstance(added, dict):
+        return []
+    by_id = sorted((int(number), token) for number, token in added.items() if isinstance(token, dict))
+    return [AddedToken(str(token["content"]), special=True, normalized=False) for _, token in by_id]
