@@ -150,7 +150,6 @@ def _flow(flow: Section, version: ModelVersion) -> FlowConfig:
     block = estimator.whole("static_chunk_size", defaults["block"] * frames_per_code)
     if block % frames_per_code:
         estimator.refuse("static_chunk_size", f"must be a multiple of {frames_per_code}, is {block}")
-    estimator.fixed("num_decoding_left_chunks", -1)
     flow.fixed("input_frame_rate", 25)
     estimator.fixed("out_channels", mels)
     input_size = flow.whole("input_size")

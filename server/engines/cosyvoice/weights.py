@@ -1,0 +1,161 @@
+"""Weights into modules: read without executing anything, folded, and checked key by key."""
+
+import pickle
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from server.engines.cosyvoice.sections import ModelError, one_line
+
+__all__ = ["ModelError", "check_shapes", "fold_weight_norm", "load_checked", "load_state", "uninitialised"]
+
+_SHOWN: Final = 3  # keys that a message names
+_NORMED: Final = (  # how a weight that is kept as (length, direction) is called: newer and older torch
+    (".parametrizations.weight.original0", ".parametrizations.weight.original1"),
+    (".weight_g", ".weight_v"),
+)
+_TRAINING: Final = ("epoch", "step")  # what a training run keeps beside its weights
+
+
+def load_state(path: Path) -> dict[str, Tensor]:
+    """The tensors of a checkpoint, on the CPU and mapped from the file where it allows that. Raises ModelError."""
+    try:
+        found = _read(path)
+    except FileNotFoundError:
+        raise ModelError(f"{path}: is missing") from None
+    except OSError as problem:
+        raise ModelError(f"{path}: cannot be read: {problem.strerror or one_line(problem)}") from None
+    except pickle.UnpicklingError as problem:
+        if "Unsupported global" in str(problem) or "Unsupported class" in str(problem):
+            raise ModelError(f"{path}: must hold tensors alone, but also holds objects, which are not loaded") from None
+        raise ModelError(f"{path}: is no checkpoint of torch, or damaged") from None
+    except (RuntimeError, EOFError, ValueError, KeyError, IndexError, TypeError, AttributeError, UnicodeError):
+        # What torch raises for bytes that it did not write; its texts tell a user nothing.
+        raise ModelError(f"{path}: is no checkpoint of torch, or truncated") from None
+    if isinstance(found, Mapping):
+        state = {key: value for key, value in found.items() if key not in _TRAINING}
+        if state and all(isinstance(key, str) and isinstance(value, Tensor) for key, value in state.items()):
+            return state
+    raise ModelError(f"{path}: must be a dictionary of tensors by name, is {_kind(found)}")
+
+
+def _read(path: Path) -> Any:
+    with path.open("rb") as file:
+        zipped = file.read(2) == b"PK"
+    if not zipped and path.stat().st_size < 2:
+        raise EOFError
+    # Files of torch before 1.6 are no archives, and cannot be mapped.
+    return torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
+
+
+def _kind(found: object) -> str:
+    if isinstance(found, Mapping):
+        strange = next((key for key, value in found.items() if not isinstance(value, Tensor)), None)
+        return "an empty one" if not found else f"one that has {str(strange)[:50]!r}, which is none"
+    return f"a {type(found).__name__}"
+
+
+def fold_weight_norm(state: Mapping[str, Tensor], file: str = "checkpoint") -> dict[str, Tensor]:
+    """Each weight that is kept as a length and a direction per output (dimension 0) as one plain `X.weight`; the rest
+    as it is. Raises ModelError where a part lacks its other one.
+    """
+    folded = dict(state)
+    for length_end, direction_end in _NORMED:
+        for ends, other in ((length_end, direction_end), (direction_end, length_end)):
+            for key in [each for each in folded if each.endswith(ends)]:
+                if key[: -len(ends)] + other not in folded:
+                    raise ModelError(f"{file}: has {key} without {key[: -len(ends)] + other}")
+        for key in [each for each in folded if each.endswith(length_end)]:
+            stem = key[: -len(length_end)]
+            length, direction = folded.pop(key), folded.pop(stem + direction_end)
+            if length.shape != (direction.shape[0], *(1,) * (direction.dim() - 1)):
+                raise ModelError(f"{file}: {key}: {list(length.shape)} does not fit {list(direction.shape)}")
+            folded[stem + ".weight"] = _scaled(length, direction)
+    return folded
+
+
+def _scaled(length: Tensor, direction: Tensor) -> Tensor:
+    wide = direction.float()
+    norm: Tensor = torch.linalg.vector_norm(wide, dim=tuple(range(1, wide.dim())), keepdim=True)
+    return (length.float() * wide / norm).to(direction.dtype)
+
+
+def check_shapes(
+    module: nn.Module, shapes: Mapping[str, torch.Size], file: str, ignored: Callable[[str], bool] | None = None
+) -> None:
+    """That exactly the module's tensors are there, less the ones that may be `ignored`. Raises ModelError that names
+    the file, how many keys are wrong and the first of them.
+    """
+    wanted = {key: value.shape for key, value in module.state_dict().items()}
+    missing = [key for key in wanted if key not in shapes]
+    surplus = [key for key in shapes if key not in wanted and not (ignored and ignored(key))]
+    different = [
+        f"{key} {list(shapes[key])} for {list(shape)}"
+        for key, shape in wanted.items()
+        if key in shapes and shapes[key] != shape
+    ]
+    problems = [
+        f"{len(keys)} {what} ({_first(keys)})"
+        for keys, what in ((missing, "missing"), (surplus, "unknown"), (different, "of another shape"))
+        if keys
+    ]
+    if problems:
+        raise ModelError(f"{file}: does not fit the model of {len(wanted)} tensors: {'; '.join(problems)}")
+
+
+def load_checked(
+    module: nn.Module,
+    state: Mapping[str, Tensor],
+    file: str,
+    ignored: Callable[[str], bool] | None = None,
+    device: torch.device | None = None,
+    dtype: torch.dtype = torch.float32,
+) -> None:
+    """Put copies of the tensors into the module, as parameters of `dtype` on `device` (buffers keep the type that the
+    module gave them). The module may have been made under `uninitialised()`. Raises ModelError as `check_shapes`, and
+    where a tensor holds numbers that are none.
+    """
+    check_shapes(module, {key: value.shape for key, value in state.items()}, file, ignored)
+    own = module.state_dict()
+    parameters = {name for name, _ in module.named_parameters(remove_duplicate=False)}
+    ready: dict[str, Tensor] = {}
+    for key, here in own.items():
+        value = state[key]
+        if value.is_floating_point() != here.is_floating_point():
+            raise ModelError(f"{file}: {key}: must be {here.dtype}, is {value.dtype}")
+        if value.is_floating_point() and not bool(torch.isfinite(value.sum(dtype=torch.float64))):
+            raise ModelError(f"{file}: {key}: holds numbers that are not finite; the file may be damaged")
+        wanted = dtype if key in parameters and here.is_floating_point() else here.dtype
+        # A copy: whoever replaces or shortens the file later must not disturb the running server.
+        ready[key] = value.to(device=device, dtype=wanted, copy=True)
+    module.load_state_dict(ready, strict=True, assign=True)
+    module.requires_grad_(False)
+    module.eval()
+    if device is not None:
+        module.to(device=device)  # buffers that no checkpoint holds
+
+
+class uninitialised(TorchFunctionMode):  # noqa: N801  # used as a function: `with uninitialised():`
+    """Modules that are made within get no random first values: a checkpoint is loaded over them at once."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Collection[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Skips what `torch.nn.init` offers."""
+        named = kwargs or {}
+        if getattr(func, "__module__", None) == "torch.nn.init":
+            return named["tensor"] if "tensor" in named else args[0]
+        return func(*args, **named)
+
+
+def _first(keys: Collection[str]) -> str:
+    names = list(keys)[:_SHOWN]
+    return ", ".join(names) + (", ..." if len(keys) > _SHOWN else "")
