@@ -58,6 +58,7 @@ class Capabilities:
     context_tokens: int = 0  # of the text before a segment that help it; 0: the engine uses none
     device_memory: int = field(default=0, compare=False)  # bytes of the accelerator it runs on; 0: it runs on the CPU
     lanes: int = 0  # steps that may run side by side; 0: as many as there are engine threads
+    voice_kind: str = ""  # of learnt voices; those of another kind are not offered; "": by the engine's name
 
     def voice(self, voice_id: str) -> Voice | None:
         """The voice with this id, or None."""
@@ -110,8 +111,8 @@ class WordTiming:
 @dataclass(frozen=True, slots=True)
 class Chunk:
     """The next samples of a job, with the timings that became known. It may be empty: more is to come. `codes`: the
-    speech codes that were sampled since the last chunk, for `Segment.codes` of a later rendering; they may be ahead of
-    the samples. Each from 0 to 65,535.
+    speech codes that were sampled since the last chunk, for `Segment.codes` of a later rendering: never those that the
+    segment came with. They may be ahead of the samples, not behind them. Each from 0 to 65,535.
     """
 
     job: "Job"
@@ -216,14 +217,21 @@ class ClonesVoices(Protocol):
     as bytes that the engine alone understands: see `server/voices/`.
     """
 
-    def make_voice(self, samples: Samples, sample_rate: int, text: str) -> bytes:
-        """What the engine needs to speak like the recording in which `text` is said (empty: not told). Slow. Raises
-        ValueError, one line that names what is wrong with the recording or the text and what is allowed.
+    def make_voice(self, recording: bytes, text: str) -> bytes:
+        """What the engine needs to speak like the recording, in which `text` is said (empty: not told). `recording`: a
+        whole sound file as it was sent in, from whoever may use the server: trust nothing in it. Slow; called on a
+        thread of its own, one at a time, while others do steps. Raises ValueError, one line for its sender that says
+        what is wrong and what is allowed; it begins with "text" where the text is at fault.
         """
 
     def use_voices(self, read: Callable[[str], bytes | None]) -> None:
         """Called once, before the engine speaks. `read(id)` gives the bytes of the voice that is called so now, None
         where there is none (any more); from any thread. An id never stands for another voice later.
+        """
+
+    def forget_voice(self, voice: str) -> None:
+        """A voice was deleted: let go of whatever is kept of it, but for jobs at work. Quick; from any thread, also
+        for ids that the engine never heard of.
         """
 
 
