@@ -143,3 +143,4 @@ class ModelConfig:
     vocoder: VocoderConfig
     sampling: SamplingConfig = SamplingConfig()
     sample_rate: int = 24_000
+    mel_top_hz: float | None = None  # where the highest mel bin ends; None: at half the rate

@@ -114,6 +114,7 @@ def parse_config(text: str, file: str, version: ModelVersion, body: BodySizes) -
             repeat_share=sampling.number("tau_r", defaults.repeat_share),
         ),
         sample_rate=rate,
+        mel_top_hz=top.section("feat_extractor", {}).number_or_none("fmax"),
     )
 
 

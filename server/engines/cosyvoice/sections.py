@@ -68,6 +68,10 @@ class Section:
             self.refuse(name, f"must be a number of at least 0, is {_shown(found)}")
         return float(found)
 
+    def number_or_none(self, name: str) -> float | None:
+        """A number of at least 0; None where it is not told, or told to be null."""
+        return None if self._values.get(name) is None else self.number(name, 0)
+
     def wholes(self, name: str, default: Sequence[int] | None = None, count: int = 0) -> tuple[int, ...]:
         """A list of sizes; `count`: so many."""
         return self._sizes(name, self._get(name, default), count)
