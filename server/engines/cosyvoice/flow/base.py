@@ -12,7 +12,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from .blocks import FlowCache
+from server.engines.cosyvoice.flow.blocks import FlowCache
 
 
 class Encoder(Protocol):

@@ -41,10 +41,10 @@ def attend(query: Tensor, keys: Sequence[Tensor], values: Sequence[Tensor]) -> T
     query = query * query.shape[-1] ** -0.5
     scores = torch.cat([query @ piece.mT for piece in keys], -1)
     weights = torch.softmax(scores, -1, dtype=torch.float32).to(query.dtype)
-    shares = weights.split([piece.shape[2] for piece in keys], -1)
-    result = shares[0] @ values[0]
+    shares = torch.split(weights, [piece.shape[2] for piece in keys], -1)
+    result = torch.matmul(shares[0], values[0])
     for share, piece in zip(shares[1:], values[1:], strict=True):
-        result += share @ piece
+        result += torch.matmul(share, piece)
     return result
 
 
@@ -163,10 +163,7 @@ class KvCache:
     def _room(self, like: Tensor, blocks: Sequence[int]) -> Tensor:
         """The own buffer, with room for the blocks."""
         history, held = self._window.history, self._window.held
-        if history is None:
-            need = held + sum(blocks)
-        else:
-            need = min(history, held + sum(blocks)) + max(blocks)
+        need = held + sum(blocks) if history is None else min(history, held + sum(blocks)) + max(blocks)
         if self._own is not None and self._own.shape[4] >= need:
             return self._own
         room = need

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from server.engines.cosyvoice.config import DitConfig, FlowConfig
 
-from .blocks import FlowCache, KvCache, attend_blocks, behind_tails
+from server.engines.cosyvoice.flow.blocks import FlowCache, KvCache, attend_blocks, behind_tails
 
 TIME_SIZE = 256
 TIME_SCALE = 1000

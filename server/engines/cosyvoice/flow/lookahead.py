@@ -1,37 +1,31 @@
-"""CosyVoice 3's look-ahead layer: all that stands between the codes' embedding and the estimator."""
+"""The look-ahead layer. In CosyVoice 3 it is all that stands between the codes' embedding and the estimator."""
 
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from server.engines.cosyvoice.config import FlowConfig
-
-from .blocks import FlowCache, behind_tails
+from server.engines.cosyvoice.flow.blocks import FlowCache, behind_tails
 
 
 class LookaheadLayer(nn.Module):
     """A convolution over each code and the three after it, then one over that and the two before it."""
 
-    def __init__(self, config: FlowConfig) -> None:
+    def __init__(self, inputs: int, channels: int, ahead: int) -> None:
         super().__init__()
-        assert config.dit is not None
-        channels = config.dit.lookahead_channels
-        self.ahead = config.lookahead
-        self.conv1 = nn.Conv1d(config.input_size, channels, self.ahead + 1)
-        self.conv2 = nn.Conv1d(channels, config.input_size, 3)
+        self.ahead = ahead
+        self.conv1 = nn.Conv1d(inputs, channels, ahead + 1)
+        self.conv2 = nn.Conv1d(channels, inputs, 3)
 
     def mixed(self, codes: Tensor, ahead: Tensor | None, cache: FlowCache | None) -> Tensor:
         """`codes` `[n, size]`, `ahead` `[3, size]` or None (nothing follows); returns `[n, size]`."""
         x = codes.T[None]
-        if ahead is None:
-            x = functional.pad(x, (0, self.ahead))
-        else:
-            x = torch.cat([x, ahead.T[None]], 2)
+        x = functional.pad(x, (0, self.ahead)) if ahead is None else torch.cat([x, ahead.T[None]], 2)
         x = functional.leaky_relu(self.conv1(x))
         x = behind_tails(x, None if cache is None else [cache], "lookahead", 2, [len(codes)])
-        return self.conv2(x)[0].T + codes
+        return cast(Tensor, self.conv2(x))[0].T + codes
 
 
 class LookaheadEncoder:

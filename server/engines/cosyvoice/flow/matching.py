@@ -16,10 +16,10 @@ from torch.nn import functional
 
 from server.engines.cosyvoice.config import FlowConfig
 
-from .base import Encoder, Estimator
-from .blocks import FlowCache, grid, pieces
-from .dit import Dit
-from .lookahead import LookaheadEncoder, LookaheadLayer
+from server.engines.cosyvoice.flow.base import Encoder, Estimator
+from server.engines.cosyvoice.flow.blocks import FlowCache, grid, pieces
+from server.engines.cosyvoice.flow.dit import Dit
+from server.engines.cosyvoice.flow.lookahead import LookaheadEncoder, LookaheadLayer
 
 LIMIT_S = 300  # of the noise that the models were trained to start from
 CODES_PER_SECOND = 25
@@ -53,15 +53,20 @@ class FlowModel(nn.Module):
         self.input_embedding = nn.Embedding(config.codes, config.input_size)
         self.spk_embed_affine_layer = nn.Linear(config.speaker_size, config.mels)
         if config.version == 2:
-            from .conformer import ConformerEncoder  # only here: a process runs one of the versions
-            from .unet import UNet
+            from server.engines.cosyvoice.flow.conformer import (
+                ConformerEncoder,
+            )  # only here: a process runs one of the versions
+            from server.engines.cosyvoice.flow.unet import UNet
 
             assert config.encoder is not None
             self.encoder = ConformerEncoder(config)
             self.encoder_proj = nn.Linear(config.encoder.dim, config.mels)
             self.decoder = _Decoder(UNet(config))
         else:
-            self.pre_lookahead_layer = LookaheadLayer(config)
+            assert config.dit is not None
+            self.pre_lookahead_layer = LookaheadLayer(
+                config.input_size, config.dit.lookahead_channels, config.lookahead
+            )
             self.decoder = _Decoder(Dit(config))
         self.requires_grad_(False).eval()
 
