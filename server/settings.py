@@ -82,12 +82,25 @@ class Settings:
     )
     engine: str = field(
         default="embedded",
-        metadata=option("Engine", Text("a name"), "embedded, tone (no speech, for tests), or one you installed"),
+        metadata=option(
+            "Engine",
+            Text("a name"),
+            "embedded, cosyvoice (see docs/engines.md), tone (no speech, for tests), or one you installed",
+        ),
     )
     engine_options: Mapping[str, Any] = field(
         default_factory=dict,
         metadata=option(
             "Engine", Pairs(), "options of the engine; may be given several times", default="-", flag="engine-option"
+        ),
+    )
+    model: str | None = field(
+        default=None,
+        metadata=option(
+            "Engine",
+            Text("a folder or a name"),
+            "the model of an engine that can have several",
+            default="the engine's own",
         ),
     )
     engine_threads: int = field(
@@ -305,6 +318,11 @@ class Settings:
     )
     warnings: tuple[str, ...] = ()
     """What `setting_sources.load` found odd but harmless; logged when the server starts."""
+
+    def __post_init__(self) -> None:
+        """`model` is an engine option that has a name of its own."""
+        if self.model is not None:
+            object.__setattr__(self, "engine_options", {**self.engine_options, "model": self.model})
 
     @property
     def hosts(self) -> tuple[str, ...]:
