@@ -15,6 +15,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_
 from tokenizers.models import BPE
 
 from server.engines.cosyvoice.config import ModelVersion
+from server.engines.cosyvoice.sections import ModelError, one_line
 from server.engines.cosyvoice.text.marks import END_OF_PROMPT, marks_in_order, markup
 
 _FILE: Final = "tokenizer.json"
@@ -38,7 +39,7 @@ class TextTokenizer:
 
     def __init__(self, folder: Path, version: ModelVersion) -> None:
         """`folder`: the one of the Qwen model, with `tokenizer.json`, or `vocab.json` and `merges.txt`. Raises
-        ValueError, one line that names the file, where one is missing or is none.
+        ModelError, one line that names the file, where one is missing or is none.
         """
         self.version: ModelVersion = version
         self.markup = markup(version)  # what a writer may put into a text
@@ -96,17 +97,17 @@ def _read(folder: Path) -> tuple[Tokenizer, list[Path]]:
         parts = [folder / name for name in _PARTS]
         missing = next((part.name for part in parts if not part.is_file()), None)
         if missing is not None:
-            raise ValueError(f"{folder}: neither {_FILE} nor {missing} is there")
+            raise ModelError(f"{folder}: neither {_FILE} nor {missing} is there")
         tokenizer = _of_parts(*parts)
         config = folder / "tokenizer_config.json"
         if config.is_file():
             tokenizer.add_special_tokens(_own_marks(config))
             parts.append(config)
         return tokenizer, parts
-    except ValueError:
+    except ModelError:
         raise
     except Exception as error:  # the library raises bare exceptions
-        raise ValueError(f"{folder}: no tokenizer: {' '.join(str(error).split())}") from error
+        raise ModelError(f"{folder}: no tokenizer: {one_line(error)}") from error
 
 
 def _of_parts(vocabulary: Path, merges: Path) -> Tokenizer:
