@@ -11,6 +11,7 @@ from hashlib import sha256
 from typing import Final
 
 from server.cache.counts import CacheSize, CacheUse
+from server.cache.forgotten import Forgotten
 from server.cache.keys import BlockKey
 from server.cache.segmented import SegmentedLru
 from server.engines.base import Capabilities, WordTiming
@@ -19,6 +20,7 @@ from server.text.characters import HANZI_CLASS
 
 WORD_BYTES: Final = 300  # of a word's timing, as Python keeps it
 CHUNK_BYTES: Final = 150  # of a chunk without its samples
+CODE_BYTES: Final = 36  # of a speech code, likewise
 
 _TOKEN: Final = re.compile(r"[A-Za-z0-9]+|\s+|.", re.DOTALL)  # nothing of the text is left out
 _SPACE: Final = " \t\n"
@@ -104,16 +106,18 @@ class KeptAudio:
         """
         shift = start - self.start
         words: tuple[WordTiming, ...] = ()
+        codes: tuple[int, ...] = ()
         end = 0
         for chunk in self.chunks:
             begin, end = end, end + chunk.samples
             # of a list, not of a generator: docs/decisions.md, "Tuples of lists"
             heard = [word for word in chunk.words if not first_sample or word.end_sample > first_sample]
             words += tuple([_moved(word, shift) for word in heard])
+            codes += chunk.codes
             pcm = chunk.pcm[2 * max(0, first_sample - begin) :]
-            if pcm or (words and end >= first_sample):
-                yield RenderedChunk(pcm, words)
-                words = ()
+            if pcm or ((words or codes) and end >= first_sample):
+                yield RenderedChunk(pcm, words, codes=codes)
+                words, codes = (), ()
 
 
 def _moved(word: WordTiming, shift: int) -> WordTiming:
@@ -134,7 +138,7 @@ class Recording:
         """One more. What was rendered anew after a failure is not what the text sounds like, and spoils it."""
         if self.spoilt:
             return
-        more = CHUNK_BYTES + len(chunk.pcm) + WORD_BYTES * len(chunk.words)
+        more = CHUNK_BYTES + len(chunk.pcm) + WORD_BYTES * len(chunk.words) + CODE_BYTES * len(chunk.codes)
         if chunk.part is not None or not self._cache.may_record(self.spot.key.size + self.bytes, more):
             self.spoil()
             return
@@ -165,6 +169,7 @@ class AudioCache:
     def __init__(self, max_bytes: int) -> None:
         self.recording = 0  # bytes
         self._kept: SegmentedLru[KeptAudio] = SegmentedLru(max_bytes)
+        self._forgotten = Forgotten()
 
     @property
     def use(self) -> CacheUse:
@@ -180,6 +185,11 @@ class AudioCache:
         """What this text sounds like, if it is known."""
         return self._kept.find(spot.key)
 
+    def forget_voice(self, voice: str) -> None:
+        """A voice was deleted: nothing is kept of it, from now on."""
+        self._forgotten.add(voice)
+        self._kept.forget_voice(voice)
+
     def may_record(self, recorded: int, more: int) -> bool:
         """Whether a recording of so many bytes may take more."""
         largest = self._kept.largest
@@ -187,4 +197,6 @@ class AudioCache:
 
     def keep(self, spot: Spot, audio: KeptAudio, size: int) -> None:
         """What this text sounds like, in so many bytes with its key."""
+        if spot.key.voice in self._forgotten:
+            return
         self._kept.add(spot.key, audio, size)

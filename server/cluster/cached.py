@@ -47,9 +47,18 @@ class CachedPool:
 
     def synthesize(self, request: SegmentRequest, start_sample: int = 0, *, principal: str = "") -> SegmentStream:
         """See EnginePool. The cache is asked when the first chunk is asked for."""
-        if request.parts:  # to be rendered as it was after a failure
+        if request.parts or request.codes:  # to be rendered as it was before
             return self.inner.synthesize(request, start_sample, principal=principal)
         return _Stream(self, request, start_sample, principal)
+
+    async def make_voice(self, recording: bytes, text: str) -> bytes:
+        """See EnginePool."""
+        return await self.inner.make_voice(recording, text)
+
+    def forget_voice(self, voice: str) -> None:
+        """See EnginePool."""
+        self.cache.forget_voice(voice)
+        self.inner.forget_voice(voice)
 
     async def drain(self) -> None:
         """See EnginePool."""

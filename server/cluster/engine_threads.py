@@ -89,7 +89,8 @@ class EngineThreads:
         self._step_timeout_s = step_timeout_s
         self._on_step = on_step
         self._on_hang = on_hang
-        lanes = max(1, threads)
+        most = engine.capabilities.lanes or threads
+        lanes = max(1, min(threads, most))
         self._scheduler = Scheduler(lanes=lanes, batch_max=engine.capabilities.batch_max)
         self._dropped: list[Job] = []  # to be cancelled; bounded by the jobs that engine threads have begun
         self._changed = threading.Condition()
@@ -150,8 +151,10 @@ class EngineThreads:
         with self._changed:
             self._scheduler.finished(ticket)
 
-    async def close(self) -> None:
-        """Stop after the steps that are being done, then free the engine. Waits 5 s at most for a step."""
+    async def close(self, *, free: bool = True) -> None:
+        """Stop after the steps that are being done, then free the engine, unless somebody else is still at work with
+        it. Waits 5 s at most for a step.
+        """
         if self._watch is not None:
             self._watch.cancel()
         with self._changed:
@@ -160,7 +163,7 @@ class EngineThreads:
         limit = time.monotonic() + CLOSE_TIMEOUT_S
         for thread in self._threads.values():
             await asyncio.to_thread(thread.join, max(0.0, limit - time.monotonic()))
-        if not self._given_up and not any(thread.is_alive() for thread in self._threads.values()):
+        if free and not self._given_up and not any(thread.is_alive() for thread in self._threads.values()):
             self._engine.close()
 
     def _look_for_hung(self) -> None:

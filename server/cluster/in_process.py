@@ -13,8 +13,9 @@ from typing import Final, Self
 from server.cache.counts import UNUSED
 from server.cluster.base import Capacity, PoolObserver, PoolUnavailable, StepReport, WorkerLost
 from server.cluster.engine_threads import EngineThreads, StreamTicket
+from server.cluster.learning import Learning
 from server.cluster.segment import Result, SegmentWork
-from server.engines.base import Capabilities, Engine, EngineError, WordTiming
+from server.engines.base import Capabilities, ClonesVoices, Engine, EngineError, WordTiming
 from server.engines.context_cache import EngineContextCache
 from server.engines.rendering import RenderedChunk, SegmentRequest
 from server.text.tokens import Boundary, Cut, CutCause
@@ -30,7 +31,7 @@ CALIBRATION_TEXT: Final = {
 class _Stream(StreamTicket):
     """One segment: what the session awaits and what an engine thread works on."""
 
-    __slots__ = ("_again", "_ended", "_given", "_hangs", "_pool", "_request", "_results", "_waiter", "_words")
+    __slots__ = ("_again", "_ended", "_given", "_hangs", "_pool", "_request", "_results", "_told", "_waiter", "_words")
 
     def __init__(self, pool: "InProcessPool", request: SegmentRequest, start_sample: int, principal: str) -> None:
         rate = pool.capabilities.sample_rate
@@ -38,6 +39,7 @@ class _Stream(StreamTicket):
         self._pool = pool
         self._request = request
         self._given = start_sample  # how far it got
+        self._told = 0  # speech codes behind the request's
         self._words: set[WordTiming] = set()  # that were given; those of one segment
         self._results: deque[Result] = deque()  # at most what one step yields: a chunk and an end
         self._ended = False
@@ -80,13 +82,14 @@ class _Stream(StreamTicket):
     def _fresh(self, chunk: RenderedChunk) -> RenderedChunk | None:
         """What was not given before: where the segment is rendered again, its words may come again."""
         self._given += chunk.samples
+        self._told += len(chunk.codes)
         words = chunk.words
         if self._again:
             words = tuple(word for word in words if word not in self._words)
         self._words.update(words)
-        if not chunk.pcm and not words:
+        if not chunk.pcm and not words and not chunk.codes:
             return None
-        return chunk if words is chunk.words else RenderedChunk(chunk.pcm, words)
+        return chunk if words is chunk.words else replace(chunk, words=words)
 
     def cancel(self) -> None:
         if not self._ended:
@@ -114,7 +117,11 @@ class _Stream(StreamTicket):
 
     def _render_again(self) -> None:
         self._again = True
-        self.work = SegmentWork(self._request, self._given, self._pool.capabilities.sample_rate)
+        request, codes = self._request, self.work.codes
+        untold = codes[len(request.codes) + self._told :]
+        if codes:
+            request = replace(request, codes=codes)
+        self.work = SegmentWork(request, self._given, self._pool.capabilities.sample_rate, untold)
 
     def hung(self) -> None:
         """See StreamTicket. The segment is rendered again, from the sample it had reached."""
@@ -151,6 +158,7 @@ class InProcessPool:
         self._threads = EngineThreads(
             engine, threads=threads, step_timeout_s=step_timeout_s, on_step=self._stepped, on_hang=self._hung
         )
+        self._learning = Learning(engine)
         self._active: set[_Stream] = set()  # begun and not over; one for each session that speaks
         self._draining = False
         self._idle = asyncio.Event()
@@ -203,6 +211,18 @@ class InProcessPool:
         finally:
             stream.cancel()
 
+    async def make_voice(self, recording: bytes, text: str) -> bytes:
+        """See EnginePool."""
+        if self._draining:
+            raise PoolUnavailable("the server is stopping")
+        return await self._learning.make_voice(recording, text)
+
+    def forget_voice(self, voice: str) -> None:
+        """See EnginePool."""
+        self._context_cache.forget_voice(voice)
+        if isinstance(self._engine, ClonesVoices):
+            self._engine.forget_voice(voice)
+
     async def drain(self) -> None:
         """See EnginePool."""
         self._draining = True
@@ -214,7 +234,8 @@ class InProcessPool:
         """
         for stream in list(self._active):
             stream.cancel()
-        await self._threads.close()
+        free = await self._learning.close()
+        await self._threads.close(free=free)
 
     def _submit(self, stream: _Stream) -> None:
         if stream not in self._active:

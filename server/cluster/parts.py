@@ -39,6 +39,7 @@ class Rendering:
     broken_off: int = 0  # the value of the sample before it, where it takes over in the middle of a sound
     plain: bool = False  # its chunks are those of the segment as they are
     words: list[WordTiming] = field(default_factory=list)
+    codes: list[int] = field(default_factory=list)  # that came of it
 
 
 def failure_of(error: Exception, seconds: float, *, alone: bool) -> Failure:
@@ -56,7 +57,7 @@ def part_request(request: SegmentRequest, task: Task) -> SegmentRequest:
     """What the same engine is asked for: a part is a segment of its own, without context."""
     if task.whole:
         return replace(request, parts=()) if request.parts else request
-    return replace(request, cut=part_of(request.cut, task.start, task.end), before="", parts=())
+    return replace(request, cut=part_of(request.cut, task.start, task.end), before="", parts=(), codes=())
 
 
 def fallback_request(request: SegmentRequest, task: Task, capabilities: Capabilities) -> SegmentRequest | None:

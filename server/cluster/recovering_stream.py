@@ -87,6 +87,8 @@ class RecoveringStream:
                         self._next += len(chunk.pcm) // 2
                     if chunk.words:
                         doing.words.extend(chunk.words)
+                    if chunk.codes:
+                        doing.codes.extend(chunk.codes)
                     return chunk
         except BaseException:  # nobody asks again: whoever waits for this segment to be over must hear of it
             self.cancel()
@@ -126,7 +128,9 @@ class RecoveringStream:
             doing.words.extend(words)
         part, doing.part = doing.part, None
         self._new_reason = True
-        return chunk if part is None and pcm is chunk.pcm and words is chunk.words else RenderedChunk(pcm, words, part)
+        doing.codes.extend(chunk.codes)
+        codes = chunk.codes if doing.task.whole else ()  # what is recorded of a segment has no others
+        return RenderedChunk(pcm, words, part, codes)
 
     def _finished(self, doing: Rendering) -> RenderedChunk | None:
         """It said all it had to. What is still to be told of it."""
@@ -173,7 +177,7 @@ class RecoveringStream:
                 await self._speakers.wait_for(asyncio.sleep(min(error.retry_after_s, MAX_PAUSE_S)))
             if not self._wanted():
                 return
-            stream = self._speakers.ask(pool.inner, doing.task, max(0, self._next - doing.first))
+            stream = self._speakers.ask(pool.inner, doing.task, max(0, self._next - doing.first), doing.codes)
             self._doing = replace(
                 doing, stream=stream, began=self._next, began_at=self._time(), again=True, plain=False
             )

@@ -1,12 +1,14 @@
 """The engine's side of one segment: from a request to a job, from the job's events to PCM at the requested rate."""
 
 import traceback
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from server.audio.chain import NotSound, SegmentChain
+from server.engines import codes as coded
 from server.engines.base import (
     Chunk,
     Engine,
@@ -44,10 +46,14 @@ class SegmentWork:
     Its samples and word times are those of a whole rendering. Words that ended just before the start may be among them,
     and all of an engine that learns of its words late: whoever goes on with a segment knows which it was told of.
     What cannot be the text fails: samples that are no sound, silence in place of words, and far more than it can take.
+    Speech codes are told with the audio that comes next, or at the end: one told by one they would be most of the work.
     Only one engine thread at a time works on it.
     """
 
-    def __init__(self, request: SegmentRequest, start_sample: int, engine_rate: int) -> None:
+    def __init__(
+        self, request: SegmentRequest, start_sample: int, engine_rate: int, untold: Sequence[int] = ()
+    ) -> None:
+        """`untold`: the last of the request's codes, of which nobody has heard yet."""
         self.job: Job | None = None
         self.failed = False  # by a verdict from here: the engine knows nothing of it
         self._request = request
@@ -60,6 +66,13 @@ class SegmentWork:
         self._chain = SegmentChain(engine_rate, request.sample_rate, request.volume, start_sample)
         self._audio_s = 0.0
         self._fruitless_s = 0.0
+        self._sampled: list[int] = []  # speech codes
+        self._untold = list(untold)
+
+    @property
+    def codes(self) -> tuple[int, ...]:
+        """The speech codes that it came with or that the engine told of; to be asked for from any thread."""
+        return (*self._request.codes, *self._sampled)
 
     def fruitless_s(self, seconds: float) -> float:
         """A step of it took so long. For how long steps have made no audio of it, one after the other."""
@@ -88,6 +101,7 @@ class SegmentWork:
                 request.pitch,
                 request.instruct,
                 tokens_before(request),
+                request.codes,
             )
             self.job = engine.prepare(segment, request.plan, request.seed, self._chain.first_input)
         return self.job
@@ -112,6 +126,10 @@ class SegmentWork:
         if isinstance(event, SegmentFailed):
             return [as_engine_error(event.error, transient=event.transient)]
         if isinstance(event, Chunk):
+            if event.codes:
+                sampled = coded.from_bytes(coded.to_bytes(event.codes))
+                self._sampled += sampled
+                self._untold += sampled
             pcm = self._chain.process(event.samples, last=False)
             if self._note(event) > self._most:
                 return [self.fail(EngineError("far more audio than the text can take", kind="repeated"))]
@@ -125,8 +143,12 @@ class SegmentWork:
         self._audio_s += len(pcm) / 2 / self._request.sample_rate
         if pcm:
             self._fruitless_s = 0.0
-        results: list[Result] = [RenderedChunk(pcm, words)] if pcm or words else []
-        if isinstance(event, Chunk):
+        results: list[Result] = []
+        over = not isinstance(event, Chunk)
+        if pcm or words or (over and self._untold):
+            results.append(RenderedChunk(pcm, words, codes=tuple(self._untold)))
+            self._untold.clear()
+        if not over:
             return results
         silent = self._speaks and not self._heard
         return [*results, EngineError("silence in place of words", kind="silent") if silent else End()]

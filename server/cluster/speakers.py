@@ -1,7 +1,8 @@
 """Who speaks a task of a segment that recovers: the engine, or the one behind it. What a wait for them is worth."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
+from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
 from server.cluster.base import EnginePool, SegmentStream
@@ -41,12 +42,15 @@ class Speakers:
         able = pool is not None and fallback_request(self._request, task, pool.capabilities) is not None
         return pool if able else None
 
-    def ask(self, pool: EnginePool, task: Task, start_sample: int) -> SegmentStream:
-        """A task, of what `pool_for` gave for it, from a sample of its own on."""
-        request: SegmentRequest | None = part_request(self._request, task)
+    def ask(self, pool: EnginePool, task: Task, start_sample: int, codes: Sequence[int] = ()) -> SegmentStream:
+        """A task, of what `pool_for` gave for it, from a sample of its own on. `codes`: more than are known of it."""
         if task.source == "fallback":
             request = fallback_request(self._request, task, pool.capabilities)
-        assert request is not None
+            assert request is not None
+        else:
+            request = part_request(self._request, task)
+            if codes:
+                request = replace(request, codes=(*request.codes, *codes))
         return pool.synthesize(request, start_sample, principal=self._principal)
 
     async def behind(self) -> EnginePool | None:

@@ -28,7 +28,8 @@ class Part:
 class SegmentRequest:
     """Everything that decides a segment's samples. `before`: source text, see `Segment.before`; `parts`: the recipe by
     which it was rendered before; `origin`: who asked, for logs and dead letters; `reported`: another process rendered
-    it to its end, and told of what failed by then.
+    it to its end, and told of what failed by then; `codes`: see `Segment.codes`, of the segment as it was asked for, up
+    to where its first part takes over.
     """
 
     id: int
@@ -46,17 +47,20 @@ class SegmentRequest:
     parts: tuple[Part, ...] = ()
     origin: str = field(default="", compare=False)
     reported: bool = field(default=False, compare=False)
+    codes: tuple[int, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class RenderedChunk:
     """The next samples of a segment: s16le mono at the requested rate. Word times count from the segment's first
-    sample. `part`: begins with this chunk.
+    sample. `part`: begins with this chunk. `codes`: that are told now, behind those of the request and of the chunks
+    before; whatever the samples depend on is told with them at the latest. There may be codes alone.
     """
 
     pcm: bytes
     words: tuple[WordTiming, ...] = ()
     part: Part | None = None
+    codes: tuple[int, ...] = ()
 
     @property
     def samples(self) -> int:

@@ -2,7 +2,9 @@
 
 It costs almost nothing, needs no models, and does on demand what real engines do by accident: it can be slow, stall,
 fail or crash. Options: `step_delay_ms` (every step), `batch_max` (jobs that share one step, default 2), `max_tokens`
-(of a segment, default 40), `context_tokens` (of the text before it, default 0; it changes no sample) and `script`, a
+(of a segment, default 40), `context_tokens` (of the text before it, default 0; it changes no sample), `lanes` (steps
+side by side, default 0: any), `codes` (default false: a chunk is as loud as its speech code says, which is drawn anew
+in every process unless the segment brings it; the code of one more chunk is told along) and `script`, a
 list of `{"match": TEXT, "at": CHUNK, "action": ACTION}` that acts on segments whose text contains TEXT when they reach
 chunk number CHUNK (from 0):
 
@@ -16,6 +18,7 @@ chosen by their text and `seed`, the same ones in every run.
 """
 
 import re
+import secrets
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -39,7 +42,8 @@ from server.engines.base import (
     Voice,
     WordTiming,
 )
-from server.engines.tone_script import IN_STEP, STALL_MS, Rule, Script, number, rule_of, whole_number
+from server.engines.codes import MAX_CODE
+from server.engines.tone_script import IN_STEP, STALL_MS, Rule, Script, number, rule_of, switch, whole_number
 from server.text.characters import HANZI_CLASS
 from server.text.tokens import Boundary, Token
 
@@ -50,8 +54,9 @@ CHUNK_MS: Final = (100, 200, 400)
 FADE_SAMPLES: Final = 120  # 5 ms: no click at a word's edge
 UNIT: Final = re.compile(rf"[{HANZI_CLASS}]|[^\W{HANZI_CLASS}]+")
 MAX_TOKENS: Final = 40  # of a segment, as the embedded engine has it
-OPTIONS: Final = ("batch_max", "context_tokens", "max_tokens", "script", "step_delay_ms")
+OPTIONS: Final = ("batch_max", "codes", "context_tokens", "lanes", "max_tokens", "script", "step_delay_ms")
 MAX_BATCH: Final = 1000
+CODES_AHEAD: Final = 1
 
 
 @dataclass(eq=False, slots=True)
@@ -66,6 +71,8 @@ class ToneJob(Job):
     chunk: int = 0
     chunk_ms: tuple[int, ...] = CHUNK_MS
     loop: tuple[int, int] | None = None  # these samples over and over
+    codes: list[int] | None = None  # of the chunks from the first on; None: they have none
+    told: int = 0  # of the codes
 
     @property
     def chunk_end(self) -> int:
@@ -101,6 +108,16 @@ class ToneJob(Job):
         back = 0 if self.loop is None else max(0, self.sent - self.loop[0])
         return self.audio[first - back : end - back]
 
+    def sample(self) -> tuple[np.float32, tuple[int, ...]]:
+        """The chunk's loudness by its code, and the codes that are to be told with it."""
+        if self.codes is None:
+            return np.float32(1), ()
+        while len(self.codes) <= self.chunk + CODES_AHEAD:
+            self.codes.append(secrets.randbelow(MAX_CODE + 1))
+        fresh = tuple(self.codes[self.told :])
+        self.told = len(self.codes)
+        return np.float32(0.5 + self.codes[self.chunk] / (2 * MAX_CODE)), fresh
+
 
 class ToneEngine:
     """See the module text."""
@@ -112,11 +129,14 @@ class ToneEngine:
         batch_max: int = 2,
         max_tokens: int = MAX_TOKENS,
         context_tokens: int = 0,
+        codes: bool = False,
+        lanes: int = 0,
         script: Sequence[Rule] = (),
     ) -> None:
         """See the module text for the options."""
         self._delay_s = step_delay_ms / 1000
         self._script = Script(script)
+        self._codes = codes
         voices = tuple(
             Voice(f"tone-{name}", f"Tone, {name}", ("zh", "en"), "A test signal, not speech.", "Apache-2.0")
             for name in ("low", "high")
@@ -128,12 +148,13 @@ class ToneEngine:
             voices=voices,
             max_tokens=max_tokens,
             count_tokens=count_tokens,
-            fingerprint="tone-1",
+            fingerprint="tone-1-codes" if codes else "tone-1",
             parameters=frozenset({"speed", "pitch", "seed"}),
             timings=True,
             batch_max=batch_max,
-            equality="exact",
+            equality="none" if codes else "exact",
             context_tokens=context_tokens,
+            lanes=lanes,
         )
 
     def warm_up(self) -> None:
@@ -147,6 +168,8 @@ class ToneEngine:
         # of a list, not of a generator: docs/decisions.md, "Tuples of lists"
         later = tuple([word for word in words if word.end_sample > start_sample])
         job = ToneJob(segment, plan, audio, later, text, start_sample, chunk_ms=chunk_ms)
+        if self._codes:
+            job.codes, job.told = list(segment.codes), len(segment.codes)
         if (rule := self._script.in_audio(text)) is not None:
             job.shape(rule)
         while not job.over and job.chunk_end <= start_sample:
@@ -166,7 +189,10 @@ class ToneEngine:
                 continue
             samples = job.take()
             if len(samples):
-                events.append(Chunk(job, samples * np.float32("nan") if spoilt else samples, job.words))
+                loudness, codes = job.sample()
+                if spoilt or job.codes is not None:
+                    samples = samples * (np.float32("nan") if spoilt else loudness)
+                events.append(Chunk(job, samples, job.words, codes))
                 job.words = ()
             job.go_on()
             if job.over:
@@ -249,5 +275,7 @@ def create(options: Mapping[str, Any]) -> ToneEngine:
         batch_max=whole_number("batch_max", options.get("batch_max", 2), 1, MAX_BATCH),
         max_tokens=whole_number("max_tokens", options.get("max_tokens", MAX_TOKENS), 16, 4096),
         context_tokens=whole_number("context_tokens", options.get("context_tokens", 0), 0, 64),
+        codes=switch("codes", options.get("codes", False)),
+        lanes=whole_number("lanes", options.get("lanes", 0), 0, 64),
         script=[rule_of(line) for line in lines],
     )

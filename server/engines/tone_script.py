@@ -105,6 +105,14 @@ def whole_number(name: str, value: Any, lowest: int, highest: int) -> int:
     return int(found)
 
 
+def switch(name: str, value: Any) -> bool:
+    """Whether an engine option is on, also written as a text. Raises ValueError, one line."""
+    found = {"true": True, "false": False}.get(str(value).lower())
+    if found is None:
+        raise ValueError(f"engine option {name} must be true or false, not {value!r}")
+    return found
+
+
 def number(name: str, value: Any, lowest: float, highest: float) -> float:
     """A number, also written as a text, as options from a command line are. Raises ValueError, one line."""
     try:

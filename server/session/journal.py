@@ -19,6 +19,7 @@ MESSAGE: Final = "message"  # a numbered message that was taken
 FLUSH: Final = "flush"  # utterance: the clock flushed it
 SEGMENT: Final = "segment"  # utterance, segment, text start and end, first sample, mode and chunks of the plan
 PART: Final = "part"  # utterance, segment, source, text start and end, first sample and reason of a `Part`
+CODES: Final = "codes"  # utterance, segment, speech codes that were told now (`server/engines/codes.py`)
 CRC: Final = "crc"  # utterance, end sample of a rendered chunk, its CRC-32
 END: Final = "end"  # utterance, segment, samples, digest
 DONE: Final = "done"  # utterance, samples, digest, statistics: all of it was rendered

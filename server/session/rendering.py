@@ -10,6 +10,7 @@ from protocol import server_messages as s
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.frames import AudioFrame, Codec
 from server.audio.wire import CodedAudio, WireCoder
+from server.engines import codes as speech_codes
 from server.engines.base import EngineError, RenderPlan
 from server.engines.rendering import RenderedChunk
 from server.link import Mode
@@ -37,6 +38,7 @@ class RenderingSide:
 
     def __init__(self, policy: Policy, now: float, *, recorded: bool) -> None:
         self.id = ""
+        self.principal = ""  # whose it is, once that is known
         self.observer = SessionObserver()
         self.config: SessionConfig | None = None
         self.attached = True
@@ -239,6 +241,9 @@ class RenderingSide:
                 part.first_sample,
                 part.reason,
             )
+        if self.journal.enabled and chunk.codes:
+            told = speech_codes.to_text(chunk.codes)
+            after = self.journal.add(journal.CODES, utterance.id, segment.id, told)
         if self.journal.enabled and not self._recorded_before(utterance, first, chunk.pcm):
             after = self.journal.add(journal.CRC, utterance.id, utterance.samples, crc32(chunk.pcm))
         if words and self.config is not None and self.config.open.timings:

@@ -13,6 +13,7 @@ from protocol.codec import decode_client
 from protocol.frames import Codec
 from protocol.media.opus import packet_count
 from protocol.server_messages import Done
+from server.engines import codes as speech_codes
 from server.engines.base import FAILURE_KINDS, Capabilities, RenderPlan
 from server.engines.rendering import Part
 from server.session import journal
@@ -257,6 +258,9 @@ class _Replay:
                     part = Part(source, start, end, first_sample, why)
                     known_segment = self._known(number).segments[segment].segment
                     known_segment.parts = joined(known_segment.parts, part)
+            case journal.CODES, [int(number), int(segment), str(told)]:
+                if session.unfinished_utterance(number) is not None:
+                    self._known(number).segments[segment].codes += speech_codes.from_text(told)
             case journal.CRC, [int(number), int(end_sample), int(crc)]:
                 self._known(number).chunks.append((end_sample, crc))
             case journal.END, [int(number), int(segment), int(samples), str(digest)]:

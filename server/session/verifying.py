@@ -19,6 +19,7 @@ class KnownSegment:
     segment: OpenSegment
     samples: int | None = None
     digest: bytes = b""
+    codes: list[int] = field(default_factory=list)
 
     def again(self) -> tuple[Work, OpenSegment]:
         """The same work, to be placed anew; what was rendered otherwise than asked for is rendered so again."""
@@ -26,8 +27,10 @@ class KnownSegment:
             self.segment, begun=False, samples=0, digest=sha256(), planned=True, recorded=self.samples is not None
         )
         work = self.work
-        if segment.parts and isinstance(work, SpeakSegment):
-            work = SpeakSegment(work.utterance, replace(work.request, parts=segment.parts, reported=segment.recorded))
+        if (segment.parts or self.codes) and isinstance(work, SpeakSegment):
+            parts, codes = segment.parts, tuple(self.codes)
+            request = replace(work.request, parts=parts, reported=segment.recorded, codes=codes)
+            work = SpeakSegment(work.utterance, request)
         return work, segment
 
 

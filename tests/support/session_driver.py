@@ -80,7 +80,9 @@ class Driver:
         return self.session.next_work(self.now)
 
     def do(self, work: Work, chunk_samples: int = 2400) -> None:
-        """Render one piece of work in chunks."""
+        """Render one piece of work in chunks. Where there are codes, each chunk has one, and is told of the next one's
+        along with its own, unless the request has them.
+        """
         config = self.session.config
         assert config is not None
         if self.coder is None or self.coder_of != work.utterance:
@@ -88,9 +90,12 @@ class Driver:
             self.coder_of = work.utterance
         if isinstance(work, SpeakSegment):
             whole = self.render(work.request)
+            told = len(work.request.codes)
             for at in range(0, len(whole.pcm), 2 * chunk_samples):
                 pcm = whole.pcm[at : at + 2 * chunk_samples]
-                chunk = RenderedChunk(pcm, whole.words if at == 0 else ())
+                ahead = at // (2 * chunk_samples) + 2
+                codes, told = whole.codes[told:ahead], max(told, ahead)
+                chunk = RenderedChunk(pcm, whole.words if at == 0 else (), codes=codes)
                 self.session.place(work, chunk, self.coder.push(self.session.fresh(work, pcm)), self.now)
             self.session.complete(work, [], self.now)
         elif isinstance(work, SpeakSilence):

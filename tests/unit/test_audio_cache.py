@@ -49,6 +49,7 @@ INDIFFERENT: dict[str, Any] = {
     "reported": True,
     "origin": "s1",
     "parts": (Part("clip", 0, 1, 0, "silent"),),  # never asked for here
+    "codes": (1, 2),  # nor this
     "plan": RenderPlan("block", (500,)),  # to an engine that always makes the same samples
 }
 

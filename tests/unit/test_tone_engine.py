@@ -12,7 +12,9 @@ from server.engines.tone import count_tokens, create
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"foo": "1"}, "engine option foo is not one of batch_max, context_tokens, max_tokens, script, step_delay_ms"),
+        ({"foo": "1"}, "engine option foo is not one of batch_max, codes, context_tokens, lanes, max_tokens, script, "),
+        ({"codes": 1}, "engine option codes must be true or false, not 1"),
+        ({"lanes": -1}, "lanes must be a number from 0 to 64, not -1"),
         ({"script": "fail"}, "engine option script must be a list of tables"),
         ({"script": 7}, "engine option script must be a list of tables"),
         ({"script": ["fail"]}, "engine option script must be a list of tables"),
@@ -49,6 +51,8 @@ def test_options_may_be_texts_as_on_a_command_line() -> None:
     assert create({"batch_max": "3", "step_delay_ms": "1.5"}).capabilities.batch_max == 3
     capabilities = create({"max_tokens": "256", "context_tokens": "16"}).capabilities
     assert (capabilities.max_tokens, capabilities.context_tokens) == (256, 16)
+    capabilities = create({"codes": "true", "lanes": "2"}).capabilities
+    assert (capabilities.equality, capabilities.lanes) == ("none", 2)
     assert (create({}).capabilities.max_tokens, create({}).capabilities.context_tokens) == (40, 0)
 
 

@@ -31,6 +31,7 @@ FULL = Capabilities(
     equality="lsb",
     context_tokens=8,
     device_memory=24 << 30,
+    lanes=1,
 )
 
 

@@ -31,6 +31,7 @@ REQUEST = SegmentRequest(
     lexicon={"SQL": "sequel", "行": "háng"},
     plan=RenderPlan("block", (100, 250)),
     before="先生，",
+    codes=(0, 6_560, 65_535),
 )
 AT_THE_GATEWAY = ("parts", "origin", "reported")  # what it alone must know of a request
 WORDS = (WordTiming("你好", 3, 5, 0, 2_400), WordTiming("\ud83d", 5, 6, 2_400, 2_400))
@@ -45,6 +46,8 @@ EXAMPLES: list[m.Message] = [
     m.Hello(4_711, {"name": "tone", "voices": [{"id": "x"}]}),
     m.Audio(5, RenderedChunk(bytes(range(256)), WORDS)),
     m.Audio(5, RenderedChunk(b"", WORDS)),
+    m.Audio(5, RenderedChunk(bytes(range(20)), WORDS, codes=(65_535, 0, 1))),
+    m.Audio(5, RenderedChunk(b"", codes=(258,))),
     m.Audio(5, RenderedChunk(b"\x00\x01" * 300_000)),
     m.End(6),
     m.Failed(7, "engine", "no such voice", transient=True, failure="not_finite", trace="Traceback: ..."),
@@ -115,11 +118,12 @@ def frame(kind: int, body: bytes, stream: int = 1) -> bytes:
         frame(1, b"not json"),
         frame(1, b'{"a": 1}'),
         frame(17, b""),  # Audio without the length of its words
-        frame(17, struct.pack("<I", 5) + b"[]"),  # words beyond the body
-        frame(17, struct.pack("<I", 0) + b"abc"),  # half a sample
-        frame(17, struct.pack("<I", 2) + b"[]"[:1] + b"x" + b"ab"),
-        frame(17, struct.pack("<I", 4) + b"[[]]"),
-        frame(17, struct.pack("<I", 17) + b'[["a",1,2,3,"x"]]'),
+        frame(17, struct.pack("<II", 5, 0) + b"[]"),  # words beyond the body
+        frame(17, struct.pack("<II", 0, 2) + b"abc"),  # codes beyond the body
+        frame(17, struct.pack("<II", 0, 0) + b"abc"),  # half a sample
+        frame(17, struct.pack("<II", 2, 0) + b"[]"[:1] + b"x" + b"ab"),
+        frame(17, struct.pack("<II", 4, 0) + b"[[]]"),
+        frame(17, struct.pack("<II", 17, 0) + b'[["a",1,2,3,"x"]]'),
         frame(16, b"[1, 2]"),
         frame(16, b'["1", 2, {}]'),
         frame(16, b"[1, 2, []]"),

@@ -13,10 +13,10 @@ from server.cluster.base import Capacity, StepReport
 from server.engines.base import FailureKind
 from server.engines.rendering import RenderedChunk, SegmentRequest
 
-WIRE_VERSION: Final = 2
+WIRE_VERSION: Final = 3
 """Changes with every change of these messages: a worker that was restarted may come from a newer installation."""
 
-ErrorKind = Literal["engine", "unavailable", "lost"]
+ErrorKind = Literal["engine", "unavailable", "lost", "recording"]
 LeavingReason = Literal["stopping", "hung"]
 
 
@@ -49,6 +49,15 @@ class Cancel:
 
 
 @dataclass(frozen=True, slots=True)
+class Learn:
+    """Make a voice of a recording. `stream`: a number as streams have; the answer is `Learnt` or `Failed`."""
+
+    stream: int
+    recording: bytes
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Ping:
     """Is anybody there?"""
 
@@ -78,8 +87,18 @@ class End:
 
 
 @dataclass(frozen=True, slots=True)
+class Learnt:
+    """The voice that was asked for."""
+
+    stream: int
+    voice: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Failed:
-    """The stream ended with an error, in place of a chunk. `failure` and `trace`: kind and origin of an EngineError."""
+    """The stream ended with an error, in place of a chunk. `failure` and `trace`: kind and origin of an EngineError.
+    Of the kind `recording` is what is wrong with what a voice was to be learnt from.
+    """
 
     stream: int
     kind: ErrorKind
@@ -122,6 +141,6 @@ class Leaving:
     culprits: tuple[int, ...] = ()
 
 
-FromGateway: TypeAlias = Synthesize | Next | Cancel | Ping
-FromWorker: TypeAlias = Hello | Audio | End | Failed | Load | Stepped | Pong | Leaving
+FromGateway: TypeAlias = Synthesize | Next | Cancel | Learn | Ping
+FromWorker: TypeAlias = Hello | Audio | End | Learnt | Failed | Load | Stepped | Pong | Leaving
 Message: TypeAlias = FromGateway | FromWorker

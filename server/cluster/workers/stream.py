@@ -1,7 +1,7 @@
 """A segment as its session reads it: rendered by one worker after the other, where workers are lost."""
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Protocol, Self
 
 from server.cluster.base import PoolUnavailable, Urgency, WorkerLost
@@ -46,6 +46,7 @@ class WorkerStream:
         self._number = 0  # of the stream, there
         self._waiter: asyncio.Future[Answer | _Lost] | None = None
         self._words: set[WordTiming] = set()  # that were given; those of one segment
+        self._codes: list[int] = []  # that were given, too
         self._moved = False
         self._blame = 0
         self._over = False
@@ -108,7 +109,10 @@ class WorkerStream:
                 return None
             self._let_go()
             self._moved, self._connection = self._connection is not None, None
-            self._number = connection.begin(self, self._request, self._next_sample, self._principal)
+            request = self._request
+            if self._codes:
+                request = replace(request, codes=(*request.codes, *self._codes))
+            self._number = connection.begin(self, request, self._next_sample, self._principal)
         except (PoolUnavailable, EngineError):
             self._end()
             raise
@@ -122,13 +126,14 @@ class WorkerStream:
             if self._moved:
                 words = tuple(word for word in words if word not in self._words)
             self._words.update(words)
-        if not chunk.pcm and not words:
+        self._codes += chunk.codes
+        if not chunk.pcm and not words and not chunk.codes:
             return None
         if self._blame:
             self._blame = 0
             self._pool.acquit(self)
         self._next_sample += chunk.samples
-        return chunk if words is chunk.words else RenderedChunk(chunk.pcm, words)
+        return chunk if words is chunk.words else replace(chunk, words=words)
 
     def cancel(self) -> None:
         """See SegmentStream."""

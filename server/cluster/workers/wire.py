@@ -6,7 +6,7 @@ small and has many fields is JSON. Every length and every field is checked befor
 
 import struct
 from collections.abc import Callable
-from typing import Any, Final, assert_never
+from typing import Any, Final, assert_never, get_args
 
 from server.cache.counts import CacheSize, CacheUse
 from server.cluster.base import Capacity, StepReport
@@ -15,8 +15,11 @@ from server.cluster.workers.messages import (
     Audio,
     Cancel,
     End,
+    ErrorKind,
     Failed,
     Hello,
+    Learn,
+    Learnt,
     Leaving,
     Load,
     Message,
@@ -26,6 +29,7 @@ from server.cluster.workers.messages import (
     Stepped,
     Synthesize,
 )
+from server.engines import codes as coded
 from server.engines.base import FAILURE_KINDS, RenderPlan, WordTiming
 from server.engines.rendering import RenderedChunk, SegmentRequest
 from server.json_text import dumps, loads
@@ -39,6 +43,7 @@ _NEXT: Final = struct.Struct("<d?")
 _LOAD: Final = struct.Struct("<ddIIdIIIQ")
 _STEPPED: Final = struct.Struct("<dId?dIII")
 _PONG: Final = struct.Struct("<Q")
+_AUDIO: Final = struct.Struct("<II")  # bytes of words, codes
 _COUNT: Final = struct.Struct("<I")
 
 
@@ -52,10 +57,16 @@ def encode(message: Message) -> tuple[bytes, ...]:
     stream = getattr(message, "stream", 0)
     match message:
         case Audio():
-            words = _words_to_json(message.chunk.words)
-            body = _COUNT.pack(len(words)) + words
+            words, codes = _words_to_json(message.chunk.words), message.chunk.codes
+            body = _AUDIO.pack(len(words), len(codes)) + words + coded.to_bytes(codes)
             pcm = message.chunk.pcm
             return _head(kind, stream, len(body) + len(pcm)) + body, pcm
+        case Learn():
+            told = dumps(message.text)
+            body = _COUNT.pack(len(told)) + told
+            return _head(kind, stream, len(body) + len(message.recording)) + body, message.recording
+        case Learnt():
+            return _head(kind, stream, len(message.voice)), message.voice
         case Next():
             body = _NEXT.pack(message.slack_s, message.first)
         case Cancel() | Ping() | End():
@@ -163,12 +174,25 @@ def _empty(make: Callable[[int], Message]) -> Callable[[int, memoryview], Messag
 
 
 def _audio(stream: int, body: memoryview) -> Audio:
-    (length,) = _COUNT.unpack_from(body)
-    start = _COUNT.size + length
+    length, count = _AUDIO.unpack_from(body)
+    middle = _AUDIO.size + length
+    start = middle + coded.CODE_BYTES * count
     if start > len(body) or (len(body) - start) % 2:
         raise ValueError("lengths do not fit")
-    words = _words_from_json(body[_COUNT.size : start]) if length else ()
-    return Audio(stream, RenderedChunk(bytes(body[start:]), words))
+    words = _words_from_json(body[_AUDIO.size : middle]) if length else ()
+    return Audio(stream, RenderedChunk(bytes(body[start:]), words, codes=coded.from_bytes(body[middle:start])))
+
+
+def _learn(stream: int, body: memoryview) -> Learn:
+    (length,) = _COUNT.unpack_from(body)
+    start = _COUNT.size + length
+    if start > len(body):
+        raise ValueError("lengths do not fit")
+    return Learn(stream, bytes(body[start:]), text_of(loads(body[_COUNT.size : start])))
+
+
+def _learnt(stream: int, body: memoryview) -> Learnt:
+    return Learnt(stream, bytes(body))
 
 
 def _next(stream: int, body: memoryview) -> Next:
@@ -212,7 +236,7 @@ def _hello(stream: int, body: memoryview) -> Hello:
 
 def _failed(stream: int, body: memoryview) -> Failed:
     kind, message, transient, retry_after_s, failure, trace = list_of(loads(body), 6)
-    if kind not in ("engine", "unavailable", "lost") or failure not in FAILURE_KINDS:
+    if kind not in get_args(ErrorKind) or failure not in FAILURE_KINDS:
         raise ValueError(f"no failure is called {kind!r}, {failure!r}")
     return Failed(stream, kind, text_of(message), transient is True, float(retry_after_s), failure, text_of(trace))
 
@@ -239,12 +263,13 @@ def _synthesize_to_json(message: Synthesize) -> list[Any]:
         None if asked.lexicon is None else dict(asked.lexicon),
         [asked.plan.mode, list(asked.plan.chunk_ms)],
         asked.before,
+        coded.to_text(asked.codes),
     ]
 
 
 def _synthesize(stream: int, body: memoryview) -> Synthesize:
-    fields = list_of(loads(body), 12)
-    start_sample, principal, number, cut, voice, rate, factors, seed, instruct, lexicon, plan, before = fields
+    fields = list_of(loads(body), 13)
+    start_sample, principal, number, cut, voice, rate, factors, seed, instruct, lexicon, plan, before, codes = fields
     start, end, text, boundary, cause, language = list_of(cut, 6)
     speed, pitch, volume = list_of(factors, 3)
     mode, chunk_ms = list_of(plan, 2)
@@ -263,6 +288,7 @@ def _synthesize(stream: int, body: memoryview) -> Synthesize:
         lexicon=None if lexicon is None else {text_of(key): text_of(value) for key, value in table_of(lexicon).items()},
         plan=RenderPlan(mode, tuple(whole_number(ms) for ms in chunk_ms)),
         before=text_of(before),
+        codes=coded.from_text(text_of(codes)),
     )
     return Synthesize(stream, request, whole_number(start_sample), text_of(principal))
 
@@ -284,6 +310,7 @@ _MESSAGES: Final[dict[int, tuple[type[Message], Callable[[int, memoryview], Mess
     2: (Next, _next),
     3: (Cancel, _empty(Cancel)),
     4: (Ping, _empty(lambda stream: Ping())),
+    5: (Learn, _learn),
     16: (Hello, _hello),
     17: (Audio, _audio),
     18: (End, _empty(End)),
@@ -292,6 +319,7 @@ _MESSAGES: Final[dict[int, tuple[type[Message], Callable[[int, memoryview], Mess
     21: (Stepped, _stepped),
     22: (Pong, _pong),
     23: (Leaving, _leaving),
+    24: (Learnt, _learnt),
 }
 _KIND_OF: Final = {made: kind for kind, (made, _) in _MESSAGES.items()}
 _DECODERS: Final = {kind: decode for kind, (_, decode) in _MESSAGES.items()}
