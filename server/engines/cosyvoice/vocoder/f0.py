@@ -1,0 +1,56 @@
+"""The fundamental frequency of each frame of a mel spectrogram."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from server.engines.cosyvoice.config import VocoderConfig
+from server.engines.cosyvoice.vocoder.layers import Conv, Derived, Exact, weights
+
+Layer = tuple[Tensor, Tensor]
+
+
+class Classifier(nn.Module):
+    """The last layer's weights."""
+
+    def __init__(self, inputs: int) -> None:
+        super().__init__()
+        self.weight, self.bias = weights(1, inputs), weights(1)
+
+
+class F0Predictor(Exact, Derived[tuple[list[Layer], Layer]]):
+    """Five convolutions and a line: `[B, mels, n]` to Hz `[B, n]`.
+
+    Version 2 sees 5 frames to either side and works in fp32. Version 3 sees 8 frames before and 3 after, and works in
+    fp64: the phase of its source is a sum over all frames. A cast to a shorter type does not touch its weights.
+    """
+
+    def __init__(self, config: VocoderConfig) -> None:
+        super().__init__()
+        self.causal = config.version == 3
+        channels = config.f0_channels
+        layers: list[nn.Module] = []
+        for number in range(5):
+            first = number == 0
+            layers += [Conv(config.mels if first else channels, channels, 4 if first and self.causal else 3), nn.ELU()]
+        self.condnet = nn.Sequential(*layers)
+        self.classifier = Classifier(channels)
+        self.before, self.after = (8, 3) if self.causal else (5, 5)
+
+    def derive(self) -> tuple[list[Layer], Layer]:
+        """Weights and biases of the convolutions, and those of the last layer, in the type that it works in."""
+        dtype = torch.float64 if self.causal else torch.float32
+        convs = [(layer.weight.to(dtype), layer.bias.to(dtype)) for layer in self.condnet if isinstance(layer, Conv)]
+        return convs, (self.classifier.weight.to(dtype), self.classifier.bias.to(dtype))
+
+    def forward(self, mel: Tensor) -> Tensor:
+        """Hz, not negative, fp64 for version 3. Beyond either end there are zeros: f0 is that of the whole for the
+        frames that are `before` and `after` frames away from where `mel` was cut.
+        """
+        convs, (weight, bias) = self.derived
+        x = mel.to(weight.dtype)
+        for number, (kernel, offset) in enumerate(convs):
+            if self.causal:
+                x = functional.pad(x, (0, 3) if number == 0 else (2, 0))
+            x = functional.elu(functional.conv1d(x, kernel, offset, padding=0 if self.causal else 1), inplace=True)
+        return functional.linear(x.transpose(1, 2), weight, bias)[..., 0].abs_()

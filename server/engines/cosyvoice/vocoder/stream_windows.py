@@ -1,0 +1,125 @@
+"""Version 2 as the frames come. Its convolutions look about 17 frames ahead, too long to wait: samples are made of
+windows that end before all is known, and joined where neighbouring windows overlap.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from server.engines.cosyvoice.vocoder.hift import Hift, Window
+from server.engines.cosyvoice.vocoder.source import draw_noise
+
+
+@dataclass(slots=True)
+class WindowState:
+    """What later frames need of earlier ones."""
+
+    seed: int
+    mel: Tensor  # [mels, m]: the last frames
+    hz: Tensor  # [m]: f0 of the last frames of which it is known
+    cycles: Tensor  # [m]: of the fundamental at those
+    faded: Tensor  # [m]: samples of the last window that the next one's are joined to
+    frames: int = 0  # pushed
+    made: int = 0  # of which samples were given
+    ended: bool = False
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Utterances for which this is equal can be packed."""
+        kept = self.mel.shape[1]
+        return kept, self.frames == kept, self.hz.shape[0], self.frames - self.made, self.faded.shape[0]
+
+    @property
+    def bytes(self) -> int:
+        """What it holds."""
+        return sum(t.nbytes for t in (self.mel, self.hz, self.cycles, self.faded))
+
+
+class WindowStream:
+    """`before`: frames that a window begins before its samples. `ahead`: frames behind them, which are held back.
+    `fade`: frames over which two windows' samples are blended, of those held back.
+
+    f0, phase and noise are carried on exactly, so that the source is the whole's up to `ahead - 6` frames into what is
+    held back: windows differ by what the convolutions do not see.
+    """
+
+    def __init__(self, network: Hift, *, before: int = 17, ahead: int = 8, fade: int = 1) -> None:
+        self.network = network
+        self.before, self.held_back, self.fade = before, ahead, fade
+
+    def start(self, seed: int) -> WindowState:
+        """The state before the first frame."""
+        options: dict[str, Any] = {"device": self.network.conv_pre.weight.device, "dtype": torch.float32}
+        none = torch.zeros(0, **options)
+        return WindowState(seed, torch.zeros(self.network.config.mels, 0, **options), none, none.double(), none)
+
+    def push(self, states: list[WindowState], mel: Tensor, last: bool) -> list[Tensor]:
+        """The next frames `[B, mels, n]` of utterances of one shape."""
+        net, samples = self.network, self.network.samples
+        model = states[0]
+        mel = torch.cat([torch.stack([s.mel for s in states]), mel], 2)
+        frames = model.frames + mel.shape[2] - model.mel.shape[1]
+        kept = frames - mel.shape[2]  # the number of the first frame that is there
+        made = model.made
+        until = frames if last else frames - self.held_back
+        for state in states:
+            state.frames, state.ended = frames, last
+        if until <= made:
+            for state, row in zip(states, mel, strict=True):
+                state.mel = row.clone()
+            return [mel.new_zeros(0) for _ in states]
+
+        begin = max(0, made - self.before)
+        hz, cycles, known = self._pitch(states, mel, kept, frames, last)
+        # The source begins one frame before the window, so that its columns are whole from the window's first one on.
+        cut = max(0, begin - 1)
+        voiced_from = frames - hz.shape[1]
+        noise = torch.stack([torch.from_numpy(draw_noise(s.seed, cut, frames - cut, samples)) for s in states]).to(
+            mel.device
+        )
+        source = net.m_source(hz[:, cut - voiced_from :], cycles[:, cut - voiced_from :], noise)
+        fade = 0 if last else min(self.fade, self.held_back)
+        window = Window(begin, frames, made, until + fade, last)
+        wave = net.part(mel[:, :, begin - kept :], source, window)
+        if model.faded.shape[0]:
+            wave = self._join(torch.stack([s.faded for s in states]), wave)
+        length = (until - made) * samples
+        if not last:
+            start = max(0, until - self.before)
+            first_hz = max(0, start - 1)
+            for row, state in enumerate(states):
+                # f0 of the frames that are new next time needs those before them.
+                state.mel = mel[row, :, max(0, min(start, known - net.f0_predictor.before) - kept) :].clone()
+                state.hz = hz[row, first_hz - voiced_from : known - voiced_from].clone()
+                state.cycles = cycles[row, first_hz - voiced_from : known - voiced_from].clone()
+                state.faded = wave[row, length:].clone()
+                state.made = until
+        return list(wave[:, :length])
+
+    def _pitch(
+        self, states: list[WindowState], mel: Tensor, kept: int, frames: int, last: bool
+    ) -> tuple[Tensor, Tensor, int]:
+        """f0 and cycles up to the last frame, beginning where the states' begin, and up to which frame they are
+        final."""
+        net = self.network
+        old = torch.stack([s.hz for s in states])
+        turns = torch.stack([s.cycles for s in states])
+        new = net.predict(mel)
+        made = states[0].made
+        first = max(0, made - self.before - 1)
+        at = first + old.shape[1]  # the first frame whose f0 is not known
+        new = new[:, at - kept :]
+        before = turns[:, -1] if turns.shape[1] else turns.new_zeros(len(states))
+        turns = torch.cat([turns, net.m_source.advance(new, before)], 1)
+        known = frames if last else max(at, frames - net.f0_predictor.after)
+        return torch.cat([old, new], 1), turns, known
+
+    def _join(self, old: Tensor, new: Tensor) -> Tensor:
+        """`new`, blended in from `old` over its length."""
+        length = min(old.shape[1], new.shape[1])
+        way = (torch.arange(length, device=new.device) + 0.5) / length
+        rise = 0.5 - 0.5 * torch.cos(torch.pi * way)
+        new[:, :length] = torch.lerp(old[:, :length], new[:, :length], rise)
+        return new
