@@ -1,6 +1,8 @@
 """Weights into modules: read without executing anything, folded, and checked key by key."""
 
+import errno
 import pickle
+import warnings
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -28,6 +30,8 @@ def load_state(path: Path) -> dict[str, Tensor]:
     except FileNotFoundError:
         raise ModelError(f"{path}: is missing") from None
     except OSError as problem:
+        if problem.errno == errno.EINVAL:  # the archive's reader looks for its end before the file's beginning
+            raise ModelError(f"{path}: is no checkpoint of torch, or truncated") from None
         raise ModelError(f"{path}: cannot be read: {problem.strerror or one_line(problem)}") from None
     except pickle.UnpicklingError as problem:
         if "Unsupported global" in str(problem) or "Unsupported class" in str(problem):
@@ -48,8 +52,9 @@ def _read(path: Path) -> Any:
         zipped = file.read(2) == b"PK"
     if not zipped and path.stat().st_size < 2:
         raise EOFError
-    # Files of torch before 1.6 are no archives, and cannot be mapped.
-    return torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
+    with warnings.catch_warnings(action="ignore"):  # about files that torch did not write, which are refused anyway
+        # Files of torch before 1.6 are no archives, and cannot be mapped.
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
 
 
 def _kind(found: object) -> str:
