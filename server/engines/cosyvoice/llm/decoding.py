@@ -1,0 +1,173 @@
+"""Moves many utterances on together: one call of the model draws the next code of each."""
+
+from collections.abc import Sequence
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from server.engines.base import EngineError
+from server.engines.cosyvoice.config import SamplingConfig
+from server.engines.cosyvoice.llm.jobs import CodeJob, Seat, VoicePrefix
+from server.engines.cosyvoice.llm.qwen2 import Part
+from server.engines.cosyvoice.llm.sampling import allowed_table, draw
+from server.engines.cosyvoice.llm.slots import SlotCache
+from server.engines.cosyvoice.llm.speech_lm import SpeechLm
+
+PIECE: Final = 128  # positions that are read in one tick besides the decoding
+
+
+class Decoder:
+    """Use it from one thread at a time. `release` every job that is dropped before it is done."""
+
+    def __init__(self, lm: SpeechLm, slots: SlotCache, sampling: SamplingConfig, piece: int = PIECE) -> None:
+        """`piece`: positions of waiting input that one tick reads at most."""
+        lm.prepare()
+        self.lm, self.slots, self.sampling, self.piece = lm, slots, sampling, piece
+        self._allowed = allowed_table(lm.config, lm.device)
+        self._holders: dict[int, CodeJob] = {}
+        self._tick = 0
+
+    def prefix(self, ids: Sequence[int]) -> VoicePrefix:
+        """Keys and values of `turns.voice_ids(...)`, for `CodeJob(prefix=...)`: a job whose input begins so takes them
+        instead of computing them (the result may differ by rounding, 1e-5 in fp32).
+        """
+        cache = SlotCache(self.lm.config, 1, len(ids), self.lm.device, self.lm.dtype)
+        slot = cache.alloc()
+        assert slot is not None
+        for start in range(0, len(ids), self.piece):
+            part = ids[start : start + self.piece]
+            self.lm.run(self.lm.embed(part), cache, [Part(slot, start, len(part))])
+        return VoicePrefix(tuple(ids), cache.save(slot))
+
+    def advance(self, jobs: Sequence[CodeJob]) -> None:
+        """One tick. Of the jobs' waiting input, the first `piece` positions are read, in the order of `jobs`; all that
+        have none left but their last code are moved on by one code, in one call. Jobs that are done or wait for text
+        are passed over. A job that needs a slot takes a free one, or that of the job that was served longest ago and is
+        not served now (it is kept aside and gets one again later); where all are taken by jobs of this call, it waits.
+        """
+        self._tick += 1
+        running = [job for job in jobs if not (job.done or job.waits_for_text)]
+        for job in running:
+            job.seat.served = self._tick
+        seated = [job for job in running if self._seat(job)]
+        ready, rows = self._read(seated)
+        single = [job for job in seated if job.pending == 1 and job not in ready]
+        if single:
+            parts = [Part(_slot(job.seat), job.seat.fed, 1) for job in single]
+            rows.append(self.lm.run(self.lm.embed([job.ahead(1)[0] for job in single]), self.slots, parts))
+            for job in single:
+                job.feed(1)
+        if rows:
+            self._draw([*ready, *single], torch.cat(rows) if len(rows) > 1 else rows[0])
+        for job in running:
+            if job.done:
+                self.release(job)
+
+    def release(self, job: CodeJob) -> None:
+        """Free what the job holds. Harmless when it holds nothing; a job that is not done cannot go on after it."""
+        seat, job.seat = job.seat, Seat()
+        if seat.slot is not None:
+            del self._holders[seat.slot]
+            self.slots.free(seat.slot)
+        if not job.done:
+            job.fail(EngineError("the job was released"))
+
+    # -- inside -------------------------------------------------------------------------------------------------------
+
+    def _read(self, jobs: Sequence[CodeJob]) -> tuple[list[CodeJob], list[Tensor]]:
+        """Waiting input, one job after the other: a job's pieces do not depend on its neighbours. Returns those whose
+        next draw is due, with their rows `[1, hidden]`.
+        """
+        left, ready, rows = self.piece, list[CodeJob](), list[Tensor]()
+        for job in jobs:
+            count = min(job.pending, self.piece)
+            if count < 2:
+                continue
+            if count > left:
+                break
+            left -= count
+            made = self.lm.run(
+                self.lm.embed(job.ahead(count)), self.slots, [Part(_slot(job.seat), job.seat.fed, count)]
+            )
+            job.feed(count)
+            if job.pending == 0:
+                ready.append(job)
+                rows.append(made[-1:])
+        return ready, rows
+
+    def _draw(self, jobs: Sequence[CodeJob], rows: Tensor) -> None:
+        scores = self.lm.logits(rows)
+        finite = scores.isfinite().all(dim=-1)
+        scores = scores.log_softmax(dim=-1)
+        allowed = self._allowed[[int(job.allowed) for job in jobs]]
+        masked = scores.masked_fill(~(allowed & finite[:, None]), -torch.inf)
+        masked[:, 0].masked_fill_(~finite, 0.0)  # something to draw; it is not used
+        device = scores.device
+        steps = [job.draws.at(len(job.drawn)) for job in jobs]
+        recent = torch.tensor([job.recent(self.sampling.window) for job in jobs], device=device)
+        drawn = draw(masked, recent, torch.tensor(steps, dtype=torch.float32, device=device), self.sampling)
+        if any(job.manner.greedy for job in jobs):
+            greedy = torch.tensor([job.manner.greedy for job in jobs], device=device)
+            drawn = torch.where(greedy, scores[:, : self.lm.config.codes].argmax(dim=-1), drawn)
+        for number, (job, code) in enumerate(zip(jobs, torch.where(finite, drawn, -1).tolist(), strict=True)):
+            if code < 0:
+                job.fail(
+                    EngineError("the language model made numbers that are none", transient=True, kind="not_finite")
+                )
+                continue
+            if job.manner.keep_scores:
+                job.scores.append(scores[number].cpu())
+            job.take(code)
+
+    def _seat(self, job: CodeJob) -> bool:
+        """Find the job a slot, and room in it for its next input. False where it has to wait, or cannot go on."""
+        seat = job.seat
+        if seat.fed + job.pending > self.slots.length:
+            self._overflow(job)
+            return False
+        if seat.slot is not None:
+            return True
+        slot = self.slots.alloc()
+        if slot is None:
+            slot = self._take_away()
+        if slot is None:
+            return False
+        self._holders[slot], seat.slot = job, slot
+        prefix = job.prefix
+        if seat.saved is not None:
+            self.slots.load(slot, seat.saved)
+            seat.saved = None
+        elif prefix is not None and len(prefix.ids) < job.pending and job.ahead(len(prefix.ids)) == list(prefix.ids):
+            self.slots.load(slot, prefix.saved)
+            job.feed(len(prefix.ids))
+        return True
+
+    def _take_away(self) -> int | None:
+        """A slot, of a job that is not served now."""
+        others = [job for job in self._holders.values() if job.seat.served < self._tick]
+        if not others:
+            return None
+        seat = min(others, key=lambda job: job.seat.served).seat
+        slot, seat.slot = _slot(seat), None
+        seat.saved = self.slots.save(slot)
+        self.slots.free(slot)
+        del self._holders[slot]
+        taken = self.slots.alloc()
+        assert taken is not None
+        return taken
+
+    def _overflow(self, job: CodeJob) -> None:
+        """A slot is full: plain speech ends there; a text that does not even fit is an error."""
+        if job.codes and job.pending == 1:
+            job.done = True
+        else:
+            need = job.seat.fed + job.pending
+            job.fail(
+                EngineError(f"text and voice take {need} positions of the language model, at most {self.slots.length}")
+            )
+
+
+def _slot(seat: Seat) -> int:
+    assert seat.slot is not None, "only seated jobs are computed"
+    return seat.slot

@@ -1,0 +1,178 @@
+"""The body of Qwen2: rotary positions, grouped queries, gated feed-forward layers. Rows of any utterances at once."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
+from server.engines.cosyvoice.config import LlmConfig
+from server.engines.cosyvoice.linear import FastLinear
+from server.engines.cosyvoice.llm.slots import SlotCache
+
+Linear: TypeAlias = Callable[[Tensor], Tensor]
+MakeLinear: TypeAlias = Callable[[Sequence[Tensor], Sequence[Tensor | None] | None], Linear]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """`count` rows of one utterance, which follow the `start` positions that its slot holds by now."""
+
+    slot: int
+    start: int
+    count: int
+
+
+class Weights(nn.Module):
+    """A weight and perhaps a bias, not initialised: they come from a checkpoint."""
+
+    weight: nn.Parameter
+    bias: nn.Parameter | None
+
+    def __init__(self, *shape: int, bias: bool = False) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(shape), requires_grad=False)
+        self.register_parameter("bias", nn.Parameter(torch.empty(shape[0]), requires_grad=False) if bias else None)
+
+
+class _Attention(nn.Module):
+    def __init__(self, config: LlmConfig) -> None:
+        super().__init__()
+        kv = config.kv_heads * config.head_dim
+        self.q_proj = Weights(config.hidden, config.hidden, bias=True)
+        self.k_proj = Weights(kv, config.hidden, bias=True)
+        self.v_proj = Weights(kv, config.hidden, bias=True)
+        self.o_proj = Weights(config.hidden, config.hidden)
+
+
+class _FeedForward(nn.Module):
+    def __init__(self, config: LlmConfig) -> None:
+        super().__init__()
+        self.gate_proj = Weights(config.ffn, config.hidden)
+        self.up_proj = Weights(config.ffn, config.hidden)
+        self.down_proj = Weights(config.hidden, config.ffn)
+
+
+class _Layer(nn.Module):
+    def __init__(self, config: LlmConfig) -> None:
+        super().__init__()
+        self.self_attn = _Attention(config)
+        self.mlp = _FeedForward(config)
+        self.input_layernorm = Weights(config.hidden)
+        self.post_attention_layernorm = Weights(config.hidden)
+
+
+@dataclass(frozen=True, slots=True)
+class _Fused:
+    """A layer as it is computed."""
+
+    norm: Tensor
+    qkv: Linear
+    out: Linear
+    ffn_norm: Tensor
+    gate_up: Linear
+    down: Linear
+
+
+class Body(nn.Module):
+    """The layers and the embedding of text tokens, under the names that checkpoints have."""
+
+    def __init__(self, config: LlmConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embed_tokens = Weights(config.vocab, config.hidden)
+        self.layers = nn.ModuleList(_Layer(config) for _ in range(config.layers))
+        self.norm = Weights(config.hidden)
+        self._fused: list[_Fused] = []
+        self._frequencies = torch.empty(0)
+
+    def prepare(self, make: MakeLinear = FastLinear) -> None:
+        """Lay the loaded weights out for computing, once; those of the layers are given up as parameters."""
+        for layer in self.layers:
+            assert isinstance(layer, _Layer)
+            a, m = layer.self_attn, layer.mlp
+            heads = (a.q_proj, a.k_proj, a.v_proj)
+            fused = _Fused(
+                layer.input_layernorm.weight.detach(),
+                make([w.weight for w in heads], [w.bias for w in heads]),
+                make([a.o_proj.weight], None),
+                layer.post_attention_layernorm.weight.detach(),
+                make([m.gate_proj.weight, m.up_proj.weight], None),
+                make([m.down_proj.weight], None),
+            )
+            self._fused.append(fused)
+            del layer.self_attn, layer.mlp
+        size, device = self.config.head_dim, self.norm.weight.device
+        even = torch.arange(0, size, 2, dtype=torch.float32, device=device)
+        self._frequencies = 1.0 / self.config.rope_theta ** (even / size)
+
+    def run(self, x: Tensor, cache: SlotCache, parts: Sequence[Part]) -> Tensor:
+        """Rows `x` `[R, hidden]`, those of `parts` one after the other, and after them rows that stand for nothing (any
+        number). Writes their keys and values into the cache, whose lengths are the caller's; returns `[R, hidden]`,
+        before the last norm.
+        """
+        config, count = self.config, sum(part.count for part in parts)
+        positions = [p for part in parts for p in range(part.start, part.start + part.count)]
+        places = [part.slot * (cache.length + 1) + part.start + i for part in parts for i in range(part.count)]
+        turn = self._rotation(torch.tensor(positions, device=x.device), x.dtype)
+        where = torch.tensor(places, device=x.device)
+        masks = [_mask(part, x.device) if part.count > 1 else None for part in parts]
+        mixed = x.new_zeros(x.shape)
+        for number, layer in enumerate(self._fused):
+            qkv = layer.qkv(norm(x, layer.norm, config.norm_eps))[:count].view(count, -1, config.head_dim)
+            qkv = turn(qkv)
+            store = cache.data[number]
+            store.view(-1, 2, config.kv_heads, config.head_dim).index_copy_(
+                0, where, qkv[:, config.heads :].reshape(count, 2, config.kv_heads, config.head_dim)
+            )
+            row = 0
+            for part, mask in zip(parts, masks, strict=True):
+                seen = store[part.slot, : part.start + part.count]
+                _attend(qkv[row : row + part.count, : config.heads], seen, mask, mixed[row : row + part.count])
+                row += part.count
+            x = x + layer.out(mixed)
+            gate, up = layer.gate_up(norm(x, layer.ffn_norm, config.norm_eps)).chunk(2, dim=-1)
+            x = x + layer.down(F.silu(gate) * up)
+        return x
+
+    def _rotation(self, positions: Tensor, dtype: torch.dtype) -> Linear:
+        """Turns queries and keys of `[R, heads + 2 kv_heads, head_dim]` by their positions `[R]`; values stay."""
+        angle = positions.to(torch.float32)[:, None] * self._frequencies
+        turned = self.config.heads + self.config.kv_heads
+        cos = torch.cat((angle.cos(), angle.cos()), dim=-1)[:, None].to(dtype)
+        sin = torch.cat((-angle.sin(), angle.sin()), dim=-1)[:, None].to(dtype)
+        half = self.config.head_dim // 2
+
+        def turn(x: Tensor) -> Tensor:
+            part = x[:, :turned]
+            swapped = torch.cat((part[..., half:], part[..., :half]), dim=-1)
+            part.mul_(cos).addcmul_(swapped, sin)
+            return x
+
+        return turn
+
+
+def norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Root mean square norm, computed in fp32."""
+    if x.dtype == torch.float32:
+        return F.rms_norm(x, weight.shape, weight, eps)
+    return F.rms_norm(x.float(), weight.shape, None, eps).to(x.dtype) * weight
+
+
+def _mask(part: Part, device: torch.device) -> Tensor:
+    """`[count, start + count]`: a row sees what came before it, and itself."""
+    return torch.ones(part.count, part.start + part.count, dtype=torch.bool, device=device).tril_(part.start)
+
+
+def _attend(q: Tensor, seen: Tensor, mask: Tensor | None, out: Tensor) -> None:
+    """`q` `[n, heads, head_dim]` against `seen` `[positions, 2, kv_heads, head_dim]`; into `out` `[n, hidden]`."""
+    keys, values = seen[None, :, 0].transpose(1, 2), seen[None, :, 1].transpose(1, 2)
+    if mask is None:  # one row: the heads that share a key are like positions that all see the same
+        made = F.scaled_dot_product_attention(q.view(1, keys.shape[1], -1, q.shape[2]), keys, values)
+    else:
+        made = F.scaled_dot_product_attention(
+            q.transpose(0, 1)[None], keys, values, attn_mask=mask, enable_gqa=True
+        ).transpose(1, 2)
+    out.copy_(made.reshape(out.shape))
