@@ -27,8 +27,10 @@ from server.engines.cosyvoice.config import (
     UNetConfig,
     VocoderConfig,
 )
+from server.engines.cosyvoice.folder import Model, modules_of
 from server.engines.cosyvoice.reading import BodySizes
 from server.engines.cosyvoice.sections import ModelError
+from server.engines.cosyvoice.vocoder.streaming import Vocoder
 
 PARTS: Final = ("llm", "flow", "hift")
 _ROTARY_BASE: Final = 10_000.0
@@ -142,6 +144,14 @@ def fill_randomly(module: nn.Module, seed: int) -> None:
             else:
                 noise *= 0.05
             value.copy_(noise)
+
+
+def random_model(config: ModelConfig, seed: int = 0) -> Model:
+    """A model with weights by chance: full-size ones take seconds."""
+    lm, flow, hift = modules_of(config)
+    for number, module in enumerate((lm, flow, hift)):
+        fill_randomly(module, 3 * seed + number)
+    return Model(config, lm, flow, Vocoder(hift))
 
 
 def tiny(version: ModelVersion) -> ModelConfig:
