@@ -1,15 +1,14 @@
 """CosyVoice 3's estimator: a diffusion transformer whose every layer is modulated by the solver's time."""
 
 import math
-from collections.abc import Sequence
-from typing import cast
+from collections.abc import Callable, Sequence
+from typing import Self, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from server.engines.cosyvoice.config import DitConfig, FlowConfig
-
 from server.engines.cosyvoice.flow.blocks import FlowCache, KvCache, attend_blocks, behind_tails
 
 TIME_SIZE = 256
@@ -17,6 +16,7 @@ TIME_SCALE = 1000
 POSITION_KERNEL = 31
 POSITION_GROUPS = 16
 NORM_EPS = 1e-6
+LAYER_PARTS = 6  # of the modulation: shift, scale and gate of the attention, then of the feed-forward layers
 TIMES_KEPT = 64  # more than a solver has steps
 
 
@@ -61,7 +61,7 @@ class InputEmbedding(nn.Module):
 
 
 class RotaryEmbedding(nn.Module):
-    """Rates of the rotation; a buffer because checkpoints hold it."""
+    """Rates of the rotation; a buffer because checkpoints hold it. It stays in float32, whatever the weights are."""
 
     inv_freq: Tensor
 
@@ -69,20 +69,27 @@ class RotaryEmbedding(nn.Module):
         super().__init__()
         self.register_buffer("inv_freq", 1.0 / (10000 ** (torch.arange(0, size, 2).float() / size)))
 
-    def turns(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Cosine and sine, `[..., size / 2]` float32, for int64 positions `[...]`."""
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        exact = self.inv_freq
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        if not exact.is_meta:
+            self.inv_freq = exact.to(self.inv_freq.device)
+        return self
+
+    def turns(self, positions: Tensor) -> Tensor:
+        """Complex numbers of length 1, `[..., size / 2]`, for int64 positions `[...]`."""
         angles = positions[..., None].float() * self.inv_freq.float()
-        return angles.cos(), angles.sin()
+        return torch.polar(torch.ones_like(angles), angles)
 
 
-def turn(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-    """Rotates neighbouring pairs. `x` `[..., size]`, the others `[..., size / 2]`."""
-    even, odd = x.float()[..., 0::2], x.float()[..., 1::2]
-    return torch.stack([even * cosine - odd * sine, odd * cosine + even * sine], -1).flatten(-2).to(x.dtype)
+def turn(x: Tensor, turns: Tensor) -> Tensor:
+    """Neighbouring pairs as complex numbers, turned: `x` `[..., size]`, `turns` `[..., size / 2]`."""
+    pairs = torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2))
+    return torch.view_as_real(pairs * turns).flatten(-2).to(x.dtype)
 
 
 class Modulation(nn.Module):
-    """What the time adds to and multiplies with, of a layer."""
+    """What the time adds to and multiplies with."""
 
     def __init__(self, size: int, parts: int) -> None:
         super().__init__()
@@ -90,7 +97,7 @@ class Modulation(nn.Module):
 
 
 class Attention(nn.Module):
-    """Its projections."""
+    """Its projections. Queries', keys' and values' have names of their own, but lie in one piece of memory."""
 
     def __init__(self, config: DitConfig) -> None:
         super().__init__()
@@ -99,6 +106,22 @@ class Attention(nn.Module):
         self.to_k = nn.Linear(config.dim, inner)
         self.to_v = nn.Linear(config.dim, inner)
         self.to_out = nn.ModuleList([nn.Linear(inner, config.dim)])
+        self._joined: tuple[Tensor, Tensor] | None = None
+        self._places: list[int] = []
+
+    def projected(self, x: Tensor) -> Tensor:
+        """Queries, keys and values, `[rows, frames, 3 inner]`."""
+        parts = (self.to_q, self.to_k, self.to_v)
+        places = [part.weight.data_ptr() for part in parts]
+        if self._joined is None or places != self._places:
+            with torch.inference_mode(False), torch.no_grad():
+                self._joined = torch.cat([part.weight for part in parts]), torch.cat([part.bias for part in parts])
+                for number, part in enumerate(parts):
+                    weight, bias = (whole.chunk(3)[number] for whole in self._joined)
+                    part.weight = nn.Parameter(weight, requires_grad=False)
+                    part.bias = nn.Parameter(bias, requires_grad=False)
+            self._places = [part.weight.data_ptr() for part in parts]
+        return functional.linear(x, *self._joined)
 
 
 class FeedForward(nn.Module):
@@ -116,7 +139,7 @@ class Block(nn.Module):
 
     def __init__(self, config: DitConfig) -> None:
         super().__init__()
-        self.attn_norm = Modulation(config.dim, 6)
+        self.attn_norm = Modulation(config.dim, LAYER_PARTS)
         self.attn = Attention(config)
         self.ff = FeedForward(config)
 
@@ -134,12 +157,12 @@ class Dit(nn.Module):
         self.transformer_blocks = nn.ModuleList(Block(config.dit) for _ in range(config.dit.depth))
         self.norm_out = Modulation(config.dit.dim, 2)
         self.proj_out = nn.Linear(config.dit.dim, config.mels)
-        self._modulations: dict[float, list[Tensor]] = {}
-        self.register_load_state_dict_post_hook(lambda *_: self._modulations.clear())
+        self._modulations: dict[float, Tensor] = {}
+        self.register_load_state_dict_post_hook(lambda *_: self._modulations.clear())  # type: ignore[no-untyped-call]
 
-    def _apply(self, fn, recurse=True):  # type: ignore[no-untyped-def]  # as torch has it
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         self._modulations.clear()  # they were of other weights
-        return super()._apply(fn, recurse)
+        return cast(Self, super()._apply(fn, recurse))  # type: ignore[no-untyped-call]
 
     def new_cache(self, history: int | None) -> FlowCache:
         """See `Estimator`."""
@@ -156,58 +179,62 @@ class Dit(nn.Module):
         x = self.input_embed.conv_pos_embed.convolved(x, caches, lengths) + x
         starts = [0] * len(blocks) if caches is None else [cache.position for cache in caches]
         positions = torch.tensor(starts, device=x.device)[:, None] + torch.arange(x.shape[1], device=x.device)
-        turns = [part.repeat_interleave(2, 0) for part in self.rotary_embed.turns(positions)]
-        modulations = self._modulation(t)
+        turns = self.rotary_embed.turns(positions).repeat_interleave(2, 0)[:, :, None]
+        modulation = self._modulation(t)
         for number, block in enumerate(self.transformer_blocks):
-            x = self._layer(number, cast(Block, block), x, modulations[number], turns, blocks, caches)
+            parts = modulation[LAYER_PARTS * number : LAYER_PARTS * (number + 1)].unbind(0)
+            x = self._layer(number, cast(Block, block), x, parts, turns, blocks, caches)
         for cache, part, length in zip(caches or (), blocks, lengths, strict=bool(caches)):
             cache.kv[0].advance(part)
             cache.position += length
-        scale, shift = modulations[-1].unbind(0)
+        scale, shift = modulation[-2:].unbind(0)
         return cast(Tensor, self.proj_out(_modulated(x, scale, shift)))
 
     def _layer(
-        self, number: int, block: Block, x: Tensor, modulation: Tensor, turns: Sequence[Tensor],
+        self, number: int, block: Block, x: Tensor, modulation: Sequence[Tensor], turns: Tensor,
         blocks: Sequence[Sequence[int]], caches: Sequence[FlowCache] | None,
     ) -> Tensor:  # fmt: skip
-        shift, scale, gate, ff_shift, ff_scale, ff_gate = modulation.unbind(0)
-        attention, size = block.attn, self._config.head_dim
-        normed = _modulated(x, scale, shift)
-        query, key = attention.to_q(normed), attention.to_k(normed)
-        for turned in (query, key):  # only the first head's share knows positions: so they were trained
-            turned[..., :size] = turn(turned[..., :size], turns[0], turns[1])
-        heads = [part.unflatten(2, (-1, size)).transpose(1, 2) for part in (query, key, attention.to_v(normed))]
+        shift, scale, gate, ff_shift, ff_scale, ff_gate = modulation
+        projected = block.attn.projected(_modulated(x, scale, shift))
+        projected = projected.view(*x.shape[:2], 3, self._config.heads, self._config.head_dim)
+        first = projected[:, :, :2, 0]  # only the first head of queries and keys knows positions: so it was trained
+        first.copy_(turn(first, turns))
+        query, key, value = projected.permute(2, 0, 3, 1, 4).unbind(0)
         attended = []
         for item, lengths in enumerate(blocks):
-            parts = [part[2 * item : 2 * item + 2] for part in heads]
+            rows = slice(2 * item, 2 * item + 2)
             if caches is None:
-                attended.append(attend_blocks(*parts, lengths))
+                attended.append(attend_blocks(query[rows], key[rows], value[rows], lengths))
             else:
-                attended.append(caches[item].kv[0].attend(number, *parts, lengths))
+                cache = caches[item].kv[0]
+                attended.append(cache.attend(number, query[rows], key[rows], value[rows], lengths))
         joined = (attended[0] if len(attended) == 1 else torch.cat(attended)).transpose(1, 2).flatten(2)
-        x = x + gate * attention.to_out[0](joined)
-        return x + ff_gate * block.ff.ff(_modulated(x, ff_scale, ff_shift))
+        x = torch.addcmul(x, gate, block.attn.to_out[0](joined))
+        return torch.addcmul(x, ff_gate, block.ff.ff(_modulated(x, ff_scale, ff_shift)))
 
-    def _modulation(self, times: Sequence[float]) -> list[Tensor]:
-        """Of every layer and of the end, `[6 (2), rows, 1, dim]`; or rows 1, where all passes are at the same time.
+    def _modulation(self, times: Sequence[float]) -> Tensor:
+        """Of all layers and of the end, `[6 depth + 2, rows, 1, dim]`; rows is 1 where all passes are at the same time.
         The solver's times are few and always the same, so they are computed once.
         """
-        for time in times:
-            if time not in self._modulations:
-                if len(self._modulations) >= TIMES_KEPT:
-                    self._modulations.clear()
-                self._modulations[time] = self._modulation_at(time)
+        if len(self._modulations) > TIMES_KEPT:
+            self._modulations.clear()
+        for time in set(times) - self._modulations.keys():
+            self._modulations[time] = self._modulation_at(time)
         if len(set(times)) == 1:
             return self._modulations[times[0]]
-        each = [self._modulations[time] for time in times for _ in range(2)]
-        return [torch.cat(parts, 1) for parts in zip(*each, strict=True)]
+        return torch.cat([self._modulations[time] for time in times for _ in range(2)], 1)
 
-    def _modulation_at(self, time: float) -> list[Tensor]:
+    def _modulation_at(self, time: float) -> Tensor:
         embedded = functional.silu(self.time_embed.embedded(time))
         layers = [cast(Block, block).attn_norm for block in self.transformer_blocks]
-        dim = self._config.dim
-        return [layer.linear(embedded).view(-1, 1, 1, dim) for layer in (*layers, self.norm_out)]
+        parts = torch.cat([layer.linear(embedded)[0] for layer in (*layers, self.norm_out)])
+        parts = parts.view(-1, 1, 1, self._config.dim)
+        scales = [*range(1, LAYER_PARTS * len(layers), LAYER_PARTS // 2), len(parts) - 2]
+        parts[scales] += 1  # to multiply with
+        return parts
 
 
 def _modulated(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-    return functional.layer_norm(x, x.shape[-1:], eps=NORM_EPS) * (1 + scale) + shift
+    if len(scale) == 1:
+        return functional.layer_norm(x, x.shape[-1:], scale.flatten(), shift.flatten(), NORM_EPS)
+    return torch.addcmul(shift, functional.layer_norm(x, x.shape[-1:], eps=NORM_EPS), scale)

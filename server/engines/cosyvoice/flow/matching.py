@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from server.engines.cosyvoice.config import FlowConfig
-
 from server.engines.cosyvoice.flow.base import Encoder, Estimator
 from server.engines.cosyvoice.flow.blocks import FlowCache, grid, pieces
 from server.engines.cosyvoice.flow.dit import Dit
