@@ -1,7 +1,7 @@
 """The engine's side of one segment: from a request to a job, from the job's events to PCM at the requested rate."""
 
 import traceback
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from typing import Final
 
@@ -88,7 +88,8 @@ class SegmentWork:
         """The engine's job, made at the first call. May raise whatever an engine or a text rule does."""
         if self.job is None:
             request = self._request
-            tokens = normalise(request.cut, lexicon=request.lexicon)
+            markup = engine.capabilities.markup
+            tokens = normalise(request.cut, lexicon=request.lexicon, markup=markup)
             self._speaks = self._whole and any(token.kind == "word" for token in tokens)
             most_s = longest_duration(tokens, request.cut.boundary) / min(1.0, request.speed)
             self._most = round(most_s * self._rate) - self._chain.first_input
@@ -100,7 +101,7 @@ class SegmentWork:
                 request.speed,
                 request.pitch,
                 request.instruct,
-                tokens_before(request),
+                tokens_before(request, markup),
                 request.codes,
             )
             self.job = engine.prepare(segment, request.plan, request.seed, self._chain.first_input)
@@ -161,13 +162,13 @@ class SegmentWork:
         return self._made
 
 
-def tokens_before(request: SegmentRequest) -> tuple[Token, ...]:
+def tokens_before(request: SegmentRequest, markup: Set[str] = frozenset()) -> tuple[Token, ...]:
     """The tokens of `request.before`."""
     cut, text = request.cut, request.before
     if not text:
         return ()
     before = Cut(cut.start - len(text), cut.start, text, Boundary.WORD, CutCause.LENGTH, cut.language)
-    return normalise(before, lexicon=request.lexicon)
+    return normalise(before, lexicon=request.lexicon, markup=markup)
 
 
 def as_engine_error(error: Exception, *, transient: bool = False) -> EngineError:

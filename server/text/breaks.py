@@ -70,6 +70,8 @@ def rate_break(text: str, before: Unit, after: Unit) -> Break:
     if before.kind is Kind.PIECE:
         return Break.POOR
     spaced = before.end < at
+    if text[at] == "[" and text[at - 1] == "]":
+        return Break.NONE  # sounds of one word: "[h][ǎo]"
     if after.kind is Kind.SYMBOL:
         return Break.FAIR if text[at] in _OPENERS or (spaced and text[at] in _PREFIXES) else Break.NONE
     if before.kind is Kind.SYMBOL and not spaced:

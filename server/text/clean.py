@@ -57,8 +57,8 @@ _ASCII_CONTROLS = {"\n": "\n", "\r": "\n", "\x0b": "\n", "\x0c": "\n", "\t": " "
 _VULGAR = re.compile(r"[¼-¾⅐-⅞]")
 
 
-def clean(text: str) -> CleanText:
-    """What of `text` is to be spoken. Never raises, whatever the string holds."""
+def clean(text: str, kept: str = "") -> CleanText:
+    """What of `text` is to be spoken. `kept`: characters that stay as they are. Never raises, whatever it holds."""
     if _PLAIN.fullmatch(text):
         return CleanText(text, list(range(len(text))), list(range(1, len(text) + 1)))
     replaced: dict[int, tuple[int, str]] = {}  # start -> end, what to read instead
@@ -70,7 +70,7 @@ def clean(text: str) -> CleanText:
     ends: list[int] = []
     at = 0
     while at < len(text):
-        end, new = replaced.get(at) or (at + 1, fold(text[at]))
+        end, new = replaced.get(at) or (at + 1, text[at] if text[at] in kept else fold(text[at]))
         for char in new:
             characters.append(char)
             starts.append(at)

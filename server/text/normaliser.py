@@ -6,7 +6,8 @@ grammar. Pure and deterministic: the same cut and lexicon always give the same t
 """
 
 import re
-from collections.abc import Mapping
+import unicodedata
+from collections.abc import Mapping, Set
 
 from server.text import measures, read_en
 from server.text.abbreviations import expand_abbreviation
@@ -14,6 +15,7 @@ from server.text.characters import HANZI_CLASS
 from server.text.clean import CleanText, clean
 from server.text.latin import to_latin
 from server.text.lexicon import indexed
+from server.text.markup import SIGN, hide
 from server.text.readings import read_shape
 from server.text.shapes import SHAPE
 from server.text.symbols import read_symbol
@@ -53,30 +55,46 @@ _CONTEXT = 24  # code points on either side that a rule may look at
 _MAX_TOLD = 2000  # characters that a lexicon may put into one cut, so that no text becomes hours of speech
 
 
-def normalise(cut: Cut, *, lexicon: Mapping[str, str] | None = None) -> tuple[Token, ...]:
+def normalise(
+    cut: Cut, *, lexicon: Mapping[str, str] | None = None, markup: Set[str] = frozenset()
+) -> tuple[Token, ...]:
     """The tokens of a cut; () when it says nothing. Never raises, whatever the text holds.
 
     `lexicon`: written form -> what to read instead ("CosyVoice": "cozy voice"), before any other rule; the longest
     form wins, and Latin forms match whole words only. It must not change afterwards. Token spans are positions in the
-    utterance, within the cut, never going back.
+    utterance, within the cut, never going back. `markup`: marks that the engine reads (`Capabilities.markup`); each,
+    and each row of them in brackets, is a word as it was written. Tags `<...>` alone say nothing.
     """
-    source = clean(cut.text)
+    hidden, marks = hide(cut.text, markup)
+    source = clean(hidden, SIGN if marks else "")
     tokens = _Tokens(source, cut.start)
     words = indexed(lexicon) if lexicon else None
     told = 0
     at = 0
     text = source.text
     while at < len(text):
+        if marks and text[at] == SIGN:
+            start = source.starts[at]
+            tokens.put(marks[start], start, start + len(marks[start]))
+            at += 1
+            continue
         form = words.find(text, at) if words is not None and told < _MAX_TOLD else None
         if form is not None and words is not None:
             instead = words.reading(form)
             told += len(instead)
-            for words_told in _read_entry(instead, cut.language):
-                tokens.say(words_told, at, at + len(form))
+            for token in _read_entry(instead, cut.language, markup):
+                if token.text[0] in "[<":
+                    tokens.put(token.text, *source.span(at, at + len(form)))
+                else:
+                    tokens.say(token.text, at, at + len(form))
             at += len(form)
             continue
         match = SHAPE.match(text, at)
         if match is None or match.end() == at:
+            at += 1
+            continue
+        if words is not None and match.lastgroup == "hanzi":
+            tokens.say(text[at], at, at + 1)  # an entry may begin at each of them
             at += 1
             continue
         for reading in _read(match, cut.language):
@@ -92,10 +110,9 @@ def warm_up() -> None:
         normalise(Cut(0, len(text), text, Boundary.CLAUSE, CutCause.END, "zh" if language == "zh" else "en"))
 
 
-def _read_entry(reading: str, language: Language) -> list[str]:
+def _read_entry(reading: str, language: Language, markup: Set[str]) -> tuple[Token, ...]:
     """What a lexicon entry says, itself normalised."""
-    tokens = normalise(Cut(0, len(reading), reading, Boundary.WORD, CutCause.END, language))
-    return [token.text for token in tokens]
+    return normalise(Cut(0, len(reading), reading, Boundary.WORD, CutCause.END, language), markup=markup)
 
 
 class _Tokens:
@@ -118,6 +135,17 @@ class _Tokens:
             self._language = "zh" if match.lastgroup == "hanzi" else "en"
             self._tokens.append(Token(text, first + self._offset, last + self._offset, self._language))
 
+    def put(self, mark: str, start: int, end: int) -> None:
+        """Add a mark of the engine's; it was written at `[start, end)` of the segment."""
+        start, end, text = start + self._offset, end + self._offset, unicodedata.normalize("NFC", mark)
+        language: Language = "en" if text[1].isascii() and text[1].isupper() else self._language
+        if self._tokens:
+            last = self._tokens[-1]
+            if last.end == start and last.text[0] == text[0] == "[":
+                self._tokens.pop()
+                start, text, language = last.start, last.text + text, last.language
+        self._tokens.append(Token(text, start, end, language))
+
     def _mark(self, text: str, start: int, end: int) -> None:
         if not self._tokens:
             return
@@ -129,7 +157,8 @@ class _Tokens:
         self._tokens.append(Token(text, start, end, self._language, "mark"))
 
     def finish(self) -> tuple[Token, ...]:
-        return tuple(self._tokens)
+        says = any(token.text[0] != "<" for token in self._tokens if token.kind == "word")
+        return tuple(self._tokens) if says else ()
 
 
 def _read(match: re.Match[str], language: Language) -> list[Reading]:

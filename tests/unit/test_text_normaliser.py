@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 import time
+import unicodedata
 
 import pytest
 from hypothesis import example, given, settings
@@ -217,6 +218,7 @@ def test_languages_and_kinds_of_tokens() -> None:
     [
         ("CosyStream很好", "cozy stream 很好"),
         ("行长说", "航掌说"),
+        ("他是行长，老行长", "他是航掌,老航掌"),
         ("xCosyStream", "xCosyStream"),
         ("AB和A", "三和 one"),
     ],
@@ -281,6 +283,42 @@ def test_a_lexicon_cannot_make_hours_of_speech() -> None:
 def test_two_lexicons_are_not_mixed_up() -> None:
     for reading in ("一", "二", "三"):
         assert spoken("甲", lexicon={"甲": reading}) == reading
+
+
+MARKS = frozenset({"[breath]", "[h]", "[ǎo]", "[HH]", "[AH0]", "<strong>", "</strong>"})
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("他[breath]说", ["他", "[breath]", "说"]),
+        ("你[h][ǎo]吗", ["你", "[h][ǎo]", "吗"]),
+        ("say [HH][AH0] [HH]", ["say", "[HH][AH0]", "[HH]"]),
+        ("很<strong>好</strong>", ["很", "<strong>", "好", "</strong>"]),
+        ("好[ǎo]", ["好", "[ǎo]"]),  # as some keyboards write it
+        ("看[这里](https://a.b/[h])", ["看", "这", "里"]),
+        ("[cough]<b>好</b>", ["cough", "好"]),  # not among this engine's
+        ("</strong>", []),
+        ("<|endofprompt|>", ["endofprompt"]),
+        ("﷐[h]﷐ 3", ["[h]", "三"]),
+    ],
+)
+def test_what_an_engine_reads_besides_words_stays_as_it_was_written(text: str, expected: list[str]) -> None:
+    tokens = normalise(Cut(5, 5 + len(text), text, Boundary.SENTENCE, CutCause.END, "zh"), markup=MARKS)
+    assert [token.text for token in tokens] == expected
+    for token in tokens:
+        if token.text in MARKS:
+            assert unicodedata.normalize("NFC", text[token.start - 5 : token.end - 5]) == token.text
+
+
+def test_a_lexicon_may_give_marks_of_the_engine() -> None:
+    cut = Cut(0, 3, "说好吗", Boundary.SENTENCE, CutCause.END, "zh")
+    tokens = normalise(cut, lexicon={"好": "[h][ǎo]"}, markup=MARKS)
+    assert [(token.text, token.start, token.end) for token in tokens] == [("说", 0, 1), ("[h][ǎo]", 1, 2), ("吗", 2, 3)]
+
+
+def test_marks_are_nothing_to_an_engine_that_reads_none() -> None:
+    assert spoken("他[breath]说<strong>好</strong>") == "他 breath 说好"
 
 
 def test_a_pair_of_markup_split_over_two_segments() -> None:

@@ -174,6 +174,13 @@ def test_a_run_without_any_break_is_cut_hard() -> None:
     assert "".join(texts(cuts)) == "a" * 10_000
 
 
+def test_sounds_written_one_by_one_stay_together() -> None:
+    for before in range(20):
+        cuts = texts(cut_up(["我" * before + "[h][ǎo]" + "说得很慢" * 8]))
+        assert len(cuts) > 1
+        assert any("[h][ǎo]" in cut for cut in cuts), cuts
+
+
 def test_emoji_sequences_are_never_torn() -> None:
     family = "👨‍👩‍👧‍👦"
     assert all(cut.text.replace(family, "") == "" for cut in cut_up([family * 1500]))

@@ -25,6 +25,7 @@ FULL = Capabilities(
     count_tokens=counting.count_tokens,
     fingerprint="full-1",
     parameters=frozenset({"speed", "seed"}),
+    markup=frozenset({"[breath]", "<strong>"}),
     timings=True,
     cloning=True,
     batch_max=16,
@@ -32,6 +33,7 @@ FULL = Capabilities(
     context_tokens=8,
     device_memory=24 << 30,
     lanes=1,
+    voice_kind="full-voices-1",
 )
 
 

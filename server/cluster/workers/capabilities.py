@@ -19,6 +19,7 @@ def describe(capabilities: Capabilities) -> dict[str, Any]:
     return {
         **found,
         "parameters": sorted(capabilities.parameters),
+        "markup": sorted(capabilities.markup),
         "count_tokens": _name_of(capabilities),
     }
 
@@ -33,6 +34,7 @@ def restore(described: Mapping[str, Any]) -> Capabilities:
                 "languages": tuple(described["languages"]),
                 "voices": voices,
                 "parameters": frozenset(described["parameters"]),
+                "markup": frozenset(described["markup"]),
                 "count_tokens": _find(described["count_tokens"]),
             }
         )

@@ -16,7 +16,9 @@ _MARKS: Final[dict[Language, dict[str, str]]] = {
 _ENDS: Final = frozenset(".?!…")
 _SPELLED: Final = re.compile(r"(?:[A-Za-z]\.)+")
 _TAGS: Final = frozenset(TAGS)
-_MARK: Final = re.compile(r"\[[^\]]*\]|<[^>]*>")
+_TAG: Final = "|".join(map(re.escape, TAGS))
+_PART: Final = re.compile(rf"{_TAG}|(?:(?!{_TAG})\[[^\]]*\])+|.+", re.DOTALL)
+"""Of a word: a tag, a row of sounds, or all of it."""
 _COUNTED: Final = re.compile(rf"[{HANZI_CLASS}]|[^\W\d_]+|[^\w\s]|\d")
 _LETTERS_PER_TOKEN: Final = 5
 
@@ -47,22 +49,15 @@ def wording(tokens: Sequence[Token], boundary: Boundary) -> tuple[TextPiece, ...
         if token.kind == "mark":
             pieces.append(TextPiece(_mark(token.text, token.language), token.start, token.end, spoken=False))
             left = token.language
-        elif is_tag(token.text):
-            opens = token.text[0] == "<" and token.text[1] != "/"
-            blank = " " if opens and left == "en" else ""
-            pieces.append(TextPiece(blank + token.text, token.start, token.end, spoken=False))
-            left = "open" if opens else left
-        else:
-            language = _language(token)
-            blank = " " if language == left == "en" else ""
-            pieces.append(TextPiece(blank + _word(token.text), token.start, token.end, spoken=True))
-            left = language
+            continue
+        for part in _PART.findall(token.text):
+            tag = part in _TAGS
+            opens = tag and part[0] == "<" and part[1] != "/"
+            language = _language(part, token.language)
+            blank = " " if left == "en" and (opens or (language == "en" and not tag)) else ""
+            pieces.append(TextPiece(blank + (part if tag else _word(part)), token.start, token.end, spoken=not tag))
+            left = "open" if opens else left if tag else language
     return (*pieces, *_end(tokens[-1], boundary, "en" if left == "en" else "zh"))
-
-
-def is_tag(word: str) -> bool:
-    """Whether a word of the server is one or several tags such as `[breath]`, of which no word is heard."""
-    return word[0] in "[<" and all(mark in _TAGS for mark in _MARK.findall(word))
 
 
 def text_of(pieces: Sequence[TextPiece]) -> str:
@@ -75,11 +70,11 @@ def estimate_tokens(text: str) -> int:
     return sum(1 + (len(match.group()) - 1) // _LETTERS_PER_TOKEN for match in _COUNTED.finditer(text))
 
 
-def _language(token: Token) -> Language:
+def _language(part: str, written: Language) -> Language:
     """Sounds are English where they are ARPAbet's capitals, else Chinese."""
-    if token.text[0] == "[":
-        return "en" if token.text[1].isascii() and token.text[1].isupper() else "zh"
-    return token.language
+    if part[0] == "[":
+        return "en" if part[1].isascii() and part[1].isupper() else "zh"
+    return written
 
 
 def _word(text: str) -> str:
