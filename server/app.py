@@ -24,6 +24,7 @@ from server.gateway.relay import Elsewhere
 from server.gateway.sessions import Sessions
 from server.gateway.speak import speak_routes
 from server.gateway.status import StatusReport, status_routes
+from server.gateway.voices import kind_of, voices_routes
 from server.gateway.websocket import WebSocketConnection
 from server.gateways.names import FIRST_INDEX, session_prefix
 from server.gateways.place import Place
@@ -38,6 +39,8 @@ from server.scheduler.principals import PrincipalLimits
 from server.session import Policy
 from server.settings import Settings
 from server.store import Activity, open_store
+from server.voices import VoiceWatch
+from server.voices.place import open_voices
 
 log = structlog.get_logger(__name__)
 
@@ -68,11 +71,17 @@ class Server:
         self.listener: Listener | None = None
         self._private: Listener | None = None  # for the other gateways
         self.pool: EnginePool | None = None
+        self.voices = open_voices(settings)
+        self._voice_watch: VoiceWatch | None = None
         self.dead_letters = open_dead_letters(
             settings, self.metrics, warns=place is None or place.siblings.index == FIRST_INDEX
         )
         self._opener = PoolOpener(
-            settings, self.pool_watch, place.workers if place else (), on_failure=self.dead_letters.add
+            settings,
+            self.pool_watch,
+            place.workers if place else (),
+            on_failure=self.dead_letters.add,
+            voices=self.voices,
         )
         self._policy: Policy | None = None
         self.doorkeeper = Doorkeeper(
@@ -153,7 +162,9 @@ class Server:
         self.listener = await start_listener(
             self.settings,
             app=build_app(
-                self, routes=[*speak_routes(self), *status_routes(self._report)], origins=Origins.of(self.settings)
+                self,
+                routes=[*speak_routes(self), *voices_routes(self), *status_routes(self._report)],
+                origins=Origins.of(self.settings),
             ),
             websocket_handler=self._serve,
             principals=self.principals,
@@ -176,12 +187,16 @@ class Server:
         settings = self.settings
         pool, *_ = await asyncio.gather(self._opener.start(), in_daemon_thread(_warm_up_opus), warm_up_http())
         known = [voice.id for voice in pool.capabilities.voices]
-        voice = settings.default_voice or known[0]
-        if voice not in known:
+        voice = settings.default_voice or next(
+            iter(known), ""
+        )  # an engine may have none but those that users had learnt
+        if voice and voice not in known:
             raise ValueError(f"default_voice must be one of {', '.join(known)}, not {voice!r}")
         if self.place is not None and self.place.workers:
             pool = PoolShare(pool, self.place.gateways)
         self.pool = pool
+        if pool.capabilities.cloning:
+            self._voice_watch = VoiceWatch(self.voices, pool.forget_voice)
         self.pool_watch.follow(pool)
         self.metrics.speaking.set_function(lambda: self.doorkeeper.speaking)
         self.doorkeeper.follow(pool)
@@ -196,8 +211,16 @@ class Server:
             block_tokens=settings.block_tokens,
             block_window_tokens=settings.block_window_tokens,
             overlap_tokens=settings.block_overlap_tokens,
+            owns_voice=partial(self._owns_voice, pool.capabilities),
         )
         self.ready.set()
+
+    def _owns_voice(self, capabilities: Capabilities, principal: str, voice: str) -> bool:
+        """Whether a principal has a learnt voice that the engine understands. Asked with each segment: it takes as long
+        as opening a small file.
+        """
+        found = self.voices.find(voice, principal) if capabilities.cloning else None
+        return found is not None and found.kind == kind_of(capabilities)
 
     def _on_journal(self, activity: Activity) -> None:
         self.metrics.journal_bytes.inc(activity.bytes)
@@ -212,6 +235,8 @@ class Server:
             log.info("stopping", sessions=self.sessions.taken, drain_timeout_s=self.settings.drain_timeout_s)
         await self.sessions.stop(round(self.settings.drain_timeout_s * 1000))
         await asyncio.gather(*(each.close(timeout=1.0) for each in (self.listener, self._private) if each is not None))
+        if self._voice_watch is not None:
+            self._voice_watch.close()
         await self._opener.close()
         await self.dead_letters.close()  # what the pool gave up just now is among them
         self.loop_lag.stop()

@@ -19,12 +19,13 @@ from server.open_files import raise_file_limit
 from server.settings import Settings
 from server.signals import end_at_once, on_stop_signals
 from server.store import StoreError
+from server.voices import VoicesFailed
 
 log = structlog.get_logger(__name__)
 
 STOP_S: Final = 15.0
 """A stop takes `drain_timeout_s` and, where peers, disk and engine all hang, about so long beside it."""
-START_ERRORS: Final = (*loading.START_ERRORS, LookupError, StoreError, FolderError)
+START_ERRORS: Final = (*loading.START_ERRORS, LookupError, StoreError, FolderError, VoicesFailed)
 """Why a server cannot start: in one line for the user."""
 
 

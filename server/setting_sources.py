@@ -187,6 +187,11 @@ def _contradictions(settings: Settings) -> list[str]:
             f"dead_letters = {settings.dead_letters!r} writes texts to disk, which no_text_at_rest refuses; "
             "allowed is off (auto means that, too)"
         )
+    if settings.no_text_at_rest and settings.voices not in ("auto", "off"):
+        found.append(
+            f"voices = {settings.voices!r} writes the texts of recordings to disk, which no_text_at_rest refuses; "
+            "allowed is off (auto means that, too)"
+        )
     if settings.block_window_tokens > settings.block_tokens:
         found.append(
             f"block_window_tokens = {settings.block_window_tokens} is more than block_tokens; allowed is up to "

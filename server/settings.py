@@ -134,6 +134,14 @@ class Settings:
     default_voice: str | None = field(
         default=None, metadata=option("Engine", Text(), "voice of clients that name none", default="the engine's first")
     )
+    voices: str = field(
+        default="auto",
+        metadata=option(
+            "Engine",
+            DirectoryOr(("auto", "off")),
+            "where voices that users have learnt are kept, by engines that can; auto: in the user's state directory",
+        ),
+    )
     keys: Path | None = field(
         default=None,
         metadata=option("Keys and TLS", ReadableFile(), "key file; with one, every client needs a key", default="-"),
@@ -239,6 +247,9 @@ class Settings:
     session_burst: int = field(
         default=20,
         metadata=option("Limits", WholeNumber(1, 100_000), "new sessions of one principal at once, with a rate"),
+    )
+    voices_per_principal: int = field(
+        default=100, metadata=option("Limits", WholeNumber(1, 100_000), "learnt voices that one principal may have")
     )
     quota_chars: int = field(
         default=0,

@@ -44,6 +44,10 @@ class ContextStore:
         self.use = CacheUse(use.hits + 1, use.misses, use.evictions)
         return entry.value
 
+    def forget_voice(self, voice: str) -> None:
+        """Drop what is kept of a voice."""
+        self._kept.forget_voice(voice)
+
     def put(self, key: BlockKey, value: object, size: int) -> None:
         """Keep `value`, which takes `size` bytes; what was not wanted for longest goes. Nothing that is larger than
         the whole store is kept.

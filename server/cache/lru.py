@@ -45,6 +45,11 @@ class Lru(Generic[V]):
             self.bytes -= entry.size
         return entry
 
+    def forget_voice(self, voice: str) -> None:
+        """Drop the entries of a voice."""
+        for key in [key for key in self._entries if key.voice == voice]:
+            self.remove(key)
+
     def fits(self, size: int) -> bool:
         """Whether an entry of so many bytes can be kept at all."""
         return size <= self._max_bytes and self._max_entries != 0

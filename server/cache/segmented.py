@@ -48,6 +48,11 @@ class SegmentedLru(Generic[V]):
         self.use = CacheUse(self.use.hits + 1, use.misses, self.use.evictions)
         return entry.value
 
+    def forget_voice(self, voice: str) -> None:
+        """Drop what is kept of a voice."""
+        self._probation.forget_voice(voice)
+        self._protected.forget_voice(voice)
+
     def add(self, key: BlockKey, value: V, size: int) -> None:
         """Keep `value`, which takes `size` bytes with its key. More than `largest` are not kept."""
         if size > self.largest or self._protected.find(key) is not None:

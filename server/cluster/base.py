@@ -100,6 +100,14 @@ class EnginePool(Protocol):
         rate) are left out, and words that ended well before it.
         """
 
+    async def make_voice(self, recording: bytes, text: str) -> bytes:
+        """What an engine learnt of a voice; see ClonesVoices. Raises ValueError, which is for the recording's sender;
+        EngineError; PoolUnavailable, also where too many voices are being learnt.
+        """
+
+    def forget_voice(self, voice: str) -> None:
+        """A voice was deleted: keep nothing of it in this process."""
+
     async def drain(self) -> None:
         """Take no new segment (PoolUnavailable), and return when those at work are finished."""
 

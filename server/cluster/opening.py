@@ -21,10 +21,18 @@ from server.engines.context_cache import MIB, EngineContextCache
 from server.engines.loading import start_engine
 from server.settings import Settings
 from server.text.normaliser import warm_up as warm_up_text
+from server.voices import VoicesFailed, VoiceStore
+from server.voices.place import open_voices
 
 
 def worker_processes(settings: Settings) -> WorkerProcesses:
-    """The `workers` of the settings, not yet started. They share the engine's threads among them. Raises OSError."""
+    """The `workers` of the settings, not yet started. They share the engine's threads among them. Raises OSError, and
+    ValueError for a folder of voices that cannot be used.
+    """
+    try:
+        voices = open_voices(settings)
+    except VoicesFailed as error:
+        raise ValueError(str(error)) from error
     return WorkerProcesses(
         WorkerConfig(
             engine=settings.engine,
@@ -33,6 +41,7 @@ def worker_processes(settings: Settings) -> WorkerProcesses:
             step_timeout_s=settings.step_timeout_s,
             context_cache_blocks=settings.context_cache_blocks,
             context_cache_mb=settings.context_cache_mb,
+            voices=str(voices.path or ""),
             log_format=settings.log_format,
             log_level=settings.log_level,
         ),
@@ -55,11 +64,14 @@ class PoolOpener:
         workers: Sequence[str | PathLike[str]] = (),
         *,
         on_failure: Callable[[FailedSegment], None] | None = None,
+        voices: VoiceStore | None = None,
     ) -> None:
         """`workers`: the sockets of worker processes that somebody else runs, in place of own ones. `on_failure` is
-        called, on the event loop, once for each segment that did not succeed at once, when it is over.
+        called, on the event loop, once for each segment that did not succeed at once, when it is over. `voices`: those
+        that users had learnt, for an engine in this process.
         """
         self._settings = settings
+        self._voices = voices or VoiceStore(None)
         self._observer = observer
         self._on_failure = on_failure
         self._paths = tuple(map(str, workers))
@@ -119,7 +131,9 @@ class PoolOpener:
             return workers
         context_cache = EngineContextCache(settings.context_cache_blocks, settings.context_cache_mb)
         engine, _ = await asyncio.gather(
-            in_daemon_thread(lambda: start_engine(settings.engine, settings.engine_options, context_cache)),
+            in_daemon_thread(
+                lambda: start_engine(settings.engine, settings.engine_options, context_cache, self._voices)
+            ),
             in_daemon_thread(warm_up_text),
         )
         threads = InProcessPool(

@@ -64,6 +64,14 @@ class RecoveringPool:
         """Render one segment; see EnginePool. With `request.parts`, as it was rendered before."""
         return RecoveringStream(self, request, start_sample, principal)
 
+    async def make_voice(self, recording: bytes, text: str) -> bytes:
+        """See EnginePool."""
+        return await self.inner.make_voice(recording, text)
+
+    def forget_voice(self, voice: str) -> None:
+        """See EnginePool."""
+        self.inner.forget_voice(voice)
+
     async def drain(self) -> None:
         """See EnginePool."""
         self.draining = True

@@ -5,6 +5,7 @@ from typing import Final
 
 from server.cache.context import ContextStore, default_blocks
 from server.cache.counts import CacheSize, CacheUse
+from server.cache.forgotten import Forgotten
 from server.cache.keys import BlockKey
 
 MIB: Final = 1024 * 1024
@@ -19,6 +20,7 @@ class EngineContextCache:
         self._max_bytes = megabytes * MIB
         self._lock = threading.Lock()
         self._told = CacheUse()
+        self._forgotten = Forgotten()
         self._store = ContextStore(blocks or default_blocks(0), self._max_bytes)
 
     @property
@@ -42,7 +44,14 @@ class EngineContextCache:
     def put(self, key: BlockKey, value: object, size: int) -> None:
         """See ContextCache."""
         with self._lock:
-            self._store.put(key, value, size)
+            if key.voice not in self._forgotten:
+                self._store.put(key, value, size)
+
+    def forget_voice(self, voice: str) -> None:
+        """A voice was deleted: nothing is kept of it, from now on."""
+        with self._lock:
+            self._forgotten.add(voice)
+            self._store.forget_voice(voice)
 
     def size(self) -> CacheSize:
         """What is in it now."""

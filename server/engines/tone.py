@@ -3,10 +3,10 @@
 It costs almost nothing, needs no models, and does on demand what real engines do by accident: it can be slow, stall,
 fail or crash. Options: `step_delay_ms` (every step), `batch_max` (jobs that share one step, default 2), `max_tokens`
 (of a segment, default 40), `context_tokens` (of the text before it, default 0; it changes no sample), `lanes` (steps
-side by side, default 0: any), `codes` (default false: a chunk is as loud as its speech code says, which is drawn anew
-in every process unless the segment brings it; the code of one more chunk is told along) and `script`, a
-list of `{"match": TEXT, "at": CHUNK, "action": ACTION}` that acts on segments whose text contains TEXT when they reach
-chunk number CHUNK (from 0):
+side by side, default 0: any), `cloning` (default false: learn voices, see `tone_voice.py`), `codes` (default false: a
+chunk is as loud as its speech code says, which is drawn anew in every process unless the segment brings it; the code of
+one more chunk is told along) and `script`, a list of `{"match": TEXT, "at": CHUNK, "action": ACTION}` that acts on
+segments whose text contains TEXT when they reach chunk number CHUNK (from 0):
 
 - `delay`, `stall` sleep for `ms` (stall: 60 s unless it says less),
 - `fail` fails that job alone (`transient`: and says that trying again may help), `oom` likewise for want of memory,
@@ -20,7 +20,7 @@ chosen by their text and `seed`, the same ones in every run.
 import re
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final
@@ -44,6 +44,7 @@ from server.engines.base import (
 )
 from server.engines.codes import MAX_CODE
 from server.engines.tone_script import IN_STEP, STALL_MS, Rule, Script, number, rule_of, switch, whole_number
+from server.engines.tone_voice import learn, pitch_of
 from server.text.characters import HANZI_CLASS
 from server.text.tokens import Boundary, Token
 
@@ -54,8 +55,10 @@ CHUNK_MS: Final = (100, 200, 400)
 FADE_SAMPLES: Final = 120  # 5 ms: no click at a word's edge
 UNIT: Final = re.compile(rf"[{HANZI_CLASS}]|[^\W{HANZI_CLASS}]+")
 MAX_TOKENS: Final = 40  # of a segment, as the embedded engine has it
-OPTIONS: Final = ("batch_max", "codes", "context_tokens", "lanes", "max_tokens", "script", "step_delay_ms")
+OPTIONS: Final = ("batch_max", "cloning", "codes", "context_tokens", "lanes", "max_tokens", "script", "step_delay_ms")
 MAX_BATCH: Final = 1000
+LOW_HZ: Final = 220.0
+HIGH_HZ: Final = 440.0
 CODES_AHEAD: Final = 1
 
 
@@ -129,6 +132,7 @@ class ToneEngine:
         batch_max: int = 2,
         max_tokens: int = MAX_TOKENS,
         context_tokens: int = 0,
+        cloning: bool = False,
         codes: bool = False,
         lanes: int = 0,
         script: Sequence[Rule] = (),
@@ -137,6 +141,8 @@ class ToneEngine:
         self._delay_s = step_delay_ms / 1000
         self._script = Script(script)
         self._codes = codes
+        self._read: Callable[[str], bytes | None] = lambda _: None
+        self._pitches: dict[str, float] = {}  # of learnt voices; bounded by how many there are
         voices = tuple(
             Voice(f"tone-{name}", f"Tone, {name}", ("zh", "en"), "A test signal, not speech.", "Apache-2.0")
             for name in ("low", "high")
@@ -154,15 +160,40 @@ class ToneEngine:
             batch_max=batch_max,
             equality="none" if codes else "exact",
             context_tokens=context_tokens,
+            cloning=cloning,
             lanes=lanes,
         )
+
+    def make_voice(self, recording: bytes, text: str) -> bytes:
+        """See ClonesVoices."""
+        return learn(recording, text)
+
+    def use_voices(self, read: Callable[[str], bytes | None]) -> None:
+        """See ClonesVoices."""
+        self._read = read
+
+    def forget_voice(self, voice: str) -> None:
+        """See ClonesVoices."""
+        self._pitches.pop(voice, None)
+
+    def _pitch(self, voice: str) -> float:
+        """Of its words' lowest tone, in Hz. Raises EngineError."""
+        if self.capabilities.voice(voice) is not None:
+            return LOW_HZ if voice.endswith("low") else HIGH_HZ
+        pitch = self._pitches.get(voice)
+        if pitch is None:
+            known = self._read(voice)
+            if known is None:
+                raise EngineError(f"the voice {voice} is gone")
+            pitch = self._pitches[voice] = pitch_of(known)
+        return pitch
 
     def warm_up(self) -> None:
         """Nothing is slow here."""
 
     def prepare(self, segment: Segment, plan: RenderPlan, seed: int = 0, start_sample: int = 0) -> ToneJob:
         """Render the whole segment: it is only sines. Chunks have the same ends and numbers wherever it starts."""
-        audio, words = render(segment, seed)
+        audio, words = render(segment, self._pitch(segment.voice), seed)
         text = "".join(token.text for token in segment.tokens)
         chunk_ms = plan.chunk_ms or ((60_000,) if plan.mode == "block" else CHUNK_MS)
         # of a list, not of a generator: docs/decisions.md, "Tuples of lists"
@@ -229,11 +260,11 @@ def _tone(samples: int, base_hz: float, semitone: int) -> Samples:
     return tone
 
 
-def render(segment: Segment, seed: int = 0) -> tuple[Samples, tuple[WordTiming, ...]]:
+def render(segment: Segment, base_hz: float, seed: int = 0) -> tuple[Samples, tuple[WordTiming, ...]]:
     """The segment's samples at 24 kHz and its words. A word sounds alike wherever it stands."""
     per_word = round(WORD_MS * SAMPLE_RATE / 1000 / segment.speed)
     pause = round(PAUSE_MS[segment.boundary] * SAMPLE_RATE / 1000 / segment.speed)
-    base = (220.0 if segment.voice.endswith("low") else 440.0) * segment.pitch
+    base = base_hz * segment.pitch
     parts: list[Samples] = []
     words: list[WordTiming] = []
     at = 0
@@ -275,6 +306,7 @@ def create(options: Mapping[str, Any]) -> ToneEngine:
         batch_max=whole_number("batch_max", options.get("batch_max", 2), 1, MAX_BATCH),
         max_tokens=whole_number("max_tokens", options.get("max_tokens", MAX_TOKENS), 16, 4096),
         context_tokens=whole_number("context_tokens", options.get("context_tokens", 0), 0, 64),
+        cloning=switch("cloning", options.get("cloning", False)),
         codes=switch("codes", options.get("codes", False)),
         lanes=whole_number("lanes", options.get("lanes", 0), 0, 64),
         script=[rule_of(line) for line in lines],

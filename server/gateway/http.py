@@ -1,4 +1,4 @@
-"""The HTTP side: probes, metrics, the list of voices, and errors in one JSON shape. Other routes are passed in."""
+"""The HTTP side: probes, metrics, and errors in one JSON shape. Other routes are passed in."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping, Sequence
 from http import HTTPStatus
@@ -134,10 +134,6 @@ def build_app(state: HttpState, routes: Sequence[BaseRoute] = (), origins: Origi
     async def metrics(_: Request) -> Response:
         return Response(await state.scrape(), media_type=CONTENT_TYPE)
 
-    async def voices(request: Request) -> Response:
-        require_principal(state, request)
-        return json_response(_voices(*require_ready(state)))
-
     async def stream(_: Request) -> Response:
         message = f"this path speaks WebSocket: connect to it with ws:// or wss://, subprotocol {SUBPROTOCOL}"
         raise ApiError(
@@ -149,7 +145,6 @@ def build_app(state: HttpState, routes: Sequence[BaseRoute] = (), origins: Origi
             Route("/healthz", healthz),
             Route("/readyz", readyz),
             Route("/metrics", metrics),
-            Route("/v1/voices", voices),
             Route(STREAM_PATH, stream),
             *routes,
         ],
@@ -165,32 +160,11 @@ def build_app(state: HttpState, routes: Sequence[BaseRoute] = (), origins: Origi
         app.add_middleware(
             CORSMiddleware,
             allow_origins=sorted(origins.allowed),
-            allow_methods=["GET", "POST"],
+            allow_methods=["GET", "POST", "DELETE"],
             allow_headers=["Authorization", "Content-Type"],
         )
     app.add_middleware(_CountRequests, metrics=state.metrics, routes=app.router.routes)
     return app
-
-
-def _voices(capabilities: Capabilities, policy: Policy) -> dict[str, object]:
-    return {
-        "engine": capabilities.name,
-        "default": policy.default_voice,
-        "voices": [
-            {
-                "id": voice.id,
-                "name": voice.name,
-                "languages": voice.languages,
-                "description": voice.description,
-                "license": voice.license,
-                "notice": voice.notice,
-                "sample_rate": capabilities.sample_rate,
-                "parameters": sorted(capabilities.parameters),
-                "default": voice.id == policy.default_voice,
-            }
-            for voice in capabilities.voices
-        ],
-    }
 
 
 async def _http_error(request: Request, error: Exception) -> Response:

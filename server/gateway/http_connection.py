@@ -19,6 +19,9 @@ from server.gateway.transports import AbortTimer, end_with, reset
 
 MAX_BODY_BYTES: Final = 1_048_576
 BODY_TIMEOUT_S: Final = 30.0  # from the end of the head until the whole body is there
+VOICES_PATH: Final = "/v1/voices"
+MAX_UPLOAD_BYTES: Final = 16 * MAX_BODY_BYTES  # of a recording that is sent there: 30 s of any usual WAV
+UPLOAD_TIMEOUT_S: Final = 120.0  # likewise: 1.1 Mbit/s
 KEEP_ALIVE_S: Final = 5.0  # between an answer and the next request
 _NO_CHUNKS: Final = "cosystream.no_chunks"  # in the scope of an HTTP/1.0 request: called when the application is done
 
@@ -156,14 +159,14 @@ class HttpConnection(HttpToolsProtocol):
         super().on_header(name, value)
         if len(self.headers) > MAX_HEADERS or sum(len(n) + len(v) for n, v in self.headers) > MAX_HEAD_BYTES:
             raise self._refused(*_HEAD_TOO_BIG)
-        if name.lower() == b"content-length" and value.isdigit() and int(value[:20]) > MAX_BODY_BYTES:
-            raise self._refused(*_BODY_TOO_BIG)
+        if name.lower() == b"content-length" and value.isdigit() and int(value[:20]) > self._max_body_bytes:
+            raise self._refused(*_body_too_big(self._max_body_bytes))
 
     def on_headers_complete(self) -> None:
         """The head is there: the application starts."""
         self._in_head = False
         self._cancel_timers()
-        self._body_timer = self.loop.call_later(BODY_TIMEOUT_S, self._body_is_late)
+        self._body_timer = self.loop.call_later(self._body_timeout_s, self._body_is_late)
         self.server_state.default_headers = [(b"date", formatdate(usegmt=True).encode())]
         super().on_headers_complete()
         if self.scope["http_version"] == "1.0":
@@ -181,8 +184,8 @@ class HttpConnection(HttpToolsProtocol):
     def on_body(self, body: bytes) -> None:
         """A piece of the body."""
         self._body_bytes += len(body)
-        if self._body_bytes > MAX_BODY_BYTES:
-            raise self._refused(*_BODY_TOO_BIG)
+        if self._body_bytes > self._max_body_bytes:
+            raise self._refused(*_body_too_big(self._max_body_bytes))
         super().on_body(body)
 
     def on_message_complete(self) -> None:
@@ -208,6 +211,20 @@ class HttpConnection(HttpToolsProtocol):
         self._refuse(*self._refusal)
 
     # Our own
+
+    @property
+    def _is_upload(self) -> bool:
+        """Whether the request, whose first line was read, sends a recording."""
+        path: bytes = self.url.partition(b"?")[0]
+        return path == VOICES_PATH.encode() and self.parser.get_method() == b"POST"
+
+    @property
+    def _max_body_bytes(self) -> int:
+        return MAX_UPLOAD_BYTES if self._is_upload else MAX_BODY_BYTES
+
+    @property
+    def _body_timeout_s(self) -> float:
+        return UPLOAD_TIMEOUT_S if self._is_upload else BODY_TIMEOUT_S
 
     def _break_off_unless_whole(self) -> None:
         """Nothing more is sent."""
@@ -273,7 +290,7 @@ class HttpConnection(HttpToolsProtocol):
     def _body_is_late(self) -> None:
         self._body_timer = None
         if self.flow.read_paused:  # the application does not read: not the client's fault
-            self._body_timer = self.loop.call_later(BODY_TIMEOUT_S, self._body_is_late)
+            self._body_timer = self.loop.call_later(self._body_timeout_s, self._body_is_late)
         else:
             self._refuse(HTTPStatus.REQUEST_TIMEOUT, "the request body did not come in time")
 
@@ -293,7 +310,7 @@ _HEAD_TOO_BIG: Final = (
     HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
     f"the request head is longer than {MAX_HEAD_BYTES} bytes or has more than {MAX_HEADERS} headers",
 )
-_BODY_TOO_BIG: Final = (
-    HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-    f"the request body is longer than {MAX_BODY_BYTES} bytes",
-)
+
+
+def _body_too_big(most: int) -> tuple[HTTPStatus, str]:
+    return HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the request body is longer than {most} bytes"

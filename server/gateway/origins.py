@@ -70,7 +70,7 @@ def _place(url: str) -> tuple[str, int | None]:
 
 
 class CheckOrigin:
-    """ASGI middleware: refuses requests that make the server work (POST) for pages that may not use it."""
+    """ASGI middleware: refuses what makes the server work or forget (POST, DELETE) for pages that may not use it."""
 
     def __init__(self, app: ASGIApp, origins: Origins) -> None:
         self._app = app
@@ -78,7 +78,7 @@ class CheckOrigin:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
-        if scope["type"] == "http" and scope["method"] == "POST":
+        if scope["type"] == "http" and scope["method"] in ("POST", "DELETE"):
             headers = Headers(scope=scope)
             problem = self._origins.problem(headers.getlist("origin"), headers.getlist("host"))
             if problem:

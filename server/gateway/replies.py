@@ -17,6 +17,7 @@ ERROR_CODES: Final[dict[int, str]] = {
     405: "method_not_allowed",
     406: "not_acceptable",
     408: "request_timeout",
+    409: "conflict",
     411: "length_required",
     413: "too_big",
     414: "uri_too_long",
@@ -26,8 +27,10 @@ ERROR_CODES: Final[dict[int, str]] = {
     429: "too_many_requests",
     431: "head_too_big",
     500: "internal",
+    501: "not_implemented",
     503: "unavailable",
     505: "version_not_supported",
+    507: "no_room",
 }
 """The `code` of an error by its HTTP status, where nothing more exact is known."""
 

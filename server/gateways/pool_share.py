@@ -30,6 +30,14 @@ class PoolShare:
         """See EnginePool."""
         return self._pool.synthesize(request, start_sample, principal=principal)
 
+    async def make_voice(self, recording: bytes, text: str) -> bytes:
+        """See EnginePool."""
+        return await self._pool.make_voice(recording, text)
+
+    def forget_voice(self, voice: str) -> None:
+        """See EnginePool."""
+        self._pool.forget_voice(voice)
+
     async def drain(self) -> None:
         """See EnginePool."""
         await self._pool.drain()

@@ -1,7 +1,8 @@
 """What a client asked for in `open`, checked against what the voice and the format can do."""
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from protocol import client_messages as c
 from protocol import limits
@@ -10,6 +11,9 @@ from protocol.frames import Codec
 from protocol.media.opus import OpusUnavailableError
 from server.audio.wire import CoderSpec, opus_pre_skip
 from server.engines.base import Capabilities
+
+OwnsVoice: TypeAlias = Callable[[str], bool]
+"""Whether the client has a learnt voice with this id, now."""
 
 DEFAULT_FRAME_MS_PCM = 40.0
 DEFAULT_FRAME_MS_OPUS = 20.0
@@ -51,20 +55,20 @@ class SessionConfig:
         }
         return accepted
 
-    def check_overrides(self, start: c.Start, capabilities: Capabilities) -> None:
+    def check_overrides(self, start: c.Start, capabilities: Capabilities, owns: OwnsVoice) -> None:
         """Raises ProtocolError where an utterance asks for what the voice cannot do."""
         if start.voice is not None:
-            check_voice(start.voice, capabilities, "start.voice")
+            check_voice(start.voice, capabilities, "start.voice", owns)
         _check_parameter("start.speed", start.speed, "speed", capabilities)
         _check_parameter("start.pitch", start.pitch, "pitch", capabilities)
         if start.instruct and "instruct" not in capabilities.parameters:
             raise _unsupported("start.instruct", capabilities)
 
 
-def configure(open_: c.Open, capabilities: Capabilities, default_voice: str) -> SessionConfig:
+def configure(open_: c.Open, capabilities: Capabilities, default_voice: str, owns: OwnsVoice) -> SessionConfig:
     """Check an `open`. Raises ProtocolError naming the field and what is allowed."""
     voice = open_.voice or default_voice
-    check_voice(voice, capabilities, "open.voice")
+    check_voice(voice, capabilities, "open.voice", owns)
     _check_parameter("open.speed", open_.speed, "speed", capabilities)
     _check_parameter("open.pitch", open_.pitch, "pitch", capabilities)
     opus = open_.format == "opus"
@@ -93,11 +97,14 @@ def configure(open_: c.Open, capabilities: Capabilities, default_voice: str) -> 
     return SessionConfig(open_, voice, Codec.OPUS if opus else Codec.PCM, frame_ms, mode, pre_skip, auto)
 
 
-def check_voice(voice: str, capabilities: Capabilities, field: str) -> None:
-    """Raises ProtocolError for a voice that does not exist."""
-    if capabilities.voice(voice) is None:
-        known = ", ".join(v.id for v in capabilities.voices)
-        raise ProtocolError(ErrorCode.UNKNOWN_VOICE, f"{field} must be one of {known}, not {voice!r}", field)
+def check_voice(voice: str, capabilities: Capabilities, field: str, owns: OwnsVoice) -> None:
+    """Raises ProtocolError for a voice that is neither the engine's nor one that the client had learnt."""
+    if capabilities.voice(voice) is not None or owns(voice):
+        return
+    known = [each.id for each in capabilities.voices] + ["a voice of your own"] * capabilities.cloning
+    allowed = f"one of {', '.join(known)}" if len(known) > 1 else "".join(known)
+    given = repr(voice) if voice else "left out: the engine has no other"
+    raise ProtocolError(ErrorCode.UNKNOWN_VOICE, f"{field} must be {allowed}, not {given}", field)
 
 
 def _check_parameter(field: str, value: float | None, name: str, capabilities: Capabilities) -> None:

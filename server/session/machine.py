@@ -40,7 +40,7 @@ class Session(ClockSide):
     ) -> None:
         super().__init__(policy, capabilities, token, now, recorded=recorded)
         self.id = session_id
-        self.principal = principal  # whose it is, once that is known
+        self.principal = principal
         self._token = token
 
     def receive(self, message: c.ClientMessage, now: float) -> None:
@@ -99,7 +99,7 @@ class Session(ClockSide):
         )
 
     def _begin(self, message: c.Open) -> None:
-        self.config = configure(message, self._capabilities, self._policy.default_voice)
+        self.config = configure(message, self._capabilities, self._policy.default_voice, self._owns)
         lead_ms = message.max_lead_ms
         self._delivery = Delivery(
             self._now,

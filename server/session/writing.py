@@ -10,6 +10,7 @@ from server.session.rendering import RenderingSide
 from server.session.ring import MAX_EVENTS
 from server.session.states import State
 from server.session.utterance import Utterance, speech_of
+from server.session.work import SpeakSegment, Work
 from server.text.overlap import Overlap
 from server.text.segmenter import Segmenter, SegmentLimits
 
@@ -26,6 +27,18 @@ class WritingSide(RenderingSide):
         self._utterance_seen = 0
         self._writing: Utterance | None = None
         self._acked_at = now  # or began to wait for an ack: the stall timeout counts from here
+
+    def next_work(self, now: float) -> Work | None:
+        """See RenderingSide. Raises ProtocolError where the voice was deleted: no further segment begins with it."""
+        work = super().next_work(now)
+        if isinstance(work, SpeakSegment):
+            voice = work.request.voice
+            if self._capabilities.voice(voice) is None and not self._owns(voice):
+                raise ProtocolError(ErrorCode.UNKNOWN_VOICE, f"the voice {voice} was deleted")
+        return work
+
+    def _owns(self, voice: str) -> bool:
+        return self._policy.owns_voice(self.principal, voice)
 
     def _numbered(self, message: c.Numbered) -> None:
         match message:
@@ -65,7 +78,7 @@ class WritingSide(RenderingSide):
                 ErrorCode.QUEUE_FULL, f"at most {limits.MAX_QUEUED_UTTERANCES} utterances may be unfinished", "start"
             )
         config = self.config
-        config.check_overrides(message, self._capabilities)
+        config.check_overrides(message, self._capabilities, self._owns)
         speech = speech_of(config.open, message, config.voice)
         language = None if config.open.language == "auto" else config.open.language
         policy, capabilities = self._policy, self._capabilities

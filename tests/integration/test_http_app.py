@@ -10,11 +10,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from server.cluster import EnginePool
 from server.engines.base import Capabilities, Voice
 from server.gateway.auth import Principals, hash_key
 from server.gateway.http import ApiError, build_app
+from server.gateway.voices import voices_routes
 from server.observe.metrics import Metrics
 from server.session import Policy
+from server.voices import VoiceStore
 from tests.support.listening import listening
 from tests.support.raw_http import Answer, ask, connect, get, talk
 
@@ -43,6 +46,8 @@ class State:
     principals: Principals = field(default_factory=Principals)
     metrics: Metrics = field(default_factory=Metrics)
     name: str = ""
+    pool: EnginePool | None = None
+    voices: VoiceStore = field(default_factory=lambda: VoiceStore(None))
 
     async def scrape(self) -> bytes:
         return self.metrics.render()
@@ -66,7 +71,7 @@ class Client:
 
 @asynccontextmanager
 async def serving(state: State) -> AsyncIterator[Client]:
-    app = build_app(state, routes=[Route("/fail", fail), Route("/refuse", refuse)])
+    app = build_app(state, routes=[*voices_routes(state), Route("/fail", fail), Route("/refuse", refuse)])
     async with listening(app=app) as listener:
         yield Client(listener.port)
 

@@ -57,6 +57,10 @@ EXAMPLES: list[m.Message] = [
     m.Pong(2**40),
     m.Leaving("hung", (3, 2**32 - 1)),
     m.Leaving("stopping"),
+    m.Learn(7, b"RIFF\0\xff", "你好\ud800"),
+    m.Learn(8, b"", ""),
+    m.Learnt(7, bytes(range(256))),
+    m.Failed(7, "recording", "the recording is silent"),
 ]
 
 

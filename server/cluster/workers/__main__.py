@@ -11,6 +11,7 @@ import signal
 import socket
 import sys
 import threading
+from pathlib import Path
 from typing import Final
 
 import orjson
@@ -27,6 +28,7 @@ from server.engines.context_cache import EngineContextCache
 from server.engines.loading import START_ERRORS, start_engine
 from server.observe.logs import configure_logs
 from server.text.normaliser import warm_up as warm_up_text
+from server.voices import VoiceStore, VoiceWatch
 
 log = structlog.get_logger(__name__)
 
@@ -44,15 +46,16 @@ def main() -> int:
     structlog.contextvars.bind_contextvars(worker=assignment.number)
     config = assignment.config
     context_cache = EngineContextCache(config.context_cache_blocks, config.context_cache_mb)
+    voices = VoiceStore(Path(config.voices) if config.voices else None)
     try:
-        engine = start_engine(config.engine, config.engine_options, context_cache)
+        engine = start_engine(config.engine, config.engine_options, context_cache, voices)
         described = describe(engine.capabilities)
         warm_up_text()
     except START_ERRORS as error:
         log.debug("where that came from", exc_info=error)
         _say(report, {"error": " ".join(str(error).split()) or type(error).__name__})
         return end_process(os.EX_CONFIG)
-    uvloop.run(_serve(assignment, engine, context_cache, described, report))
+    uvloop.run(_serve(assignment, engine, context_cache, voices, described, report))
     return end_process(os.EX_OK)
 
 
@@ -60,6 +63,7 @@ async def _serve(
     assignment: Assignment,
     engine: Engine,
     context_cache: EngineContextCache,
+    voices: VoiceStore,
     described: dict[str, object],
     report: int,
 ) -> None:
@@ -75,6 +79,7 @@ async def _serve(
         on_hang=service.hung,
         context_cache=context_cache,
     )
+    watch = VoiceWatch(voices, pool.forget_voice)
     await pool.calibrate()
     spare_garbage_collector()
     listener = socket.socket(fileno=assignment.listener)
@@ -84,6 +89,7 @@ async def _serve(
     await stop.wait()
     service.leave()
     await service.drained()
+    watch.close()
     await pool.close()
     # Here, because closing the server would remove the socket's path, where the next worker listens.
     end_process(os.EX_OK)

@@ -16,6 +16,7 @@ class WorkerConfig:
     step_timeout_s: float = 5.0
     context_cache_blocks: int = 0
     context_cache_mb: int = 64
+    voices: str = ""  # the folder of learnt voices; empty: there is none
     log_format: str = "auto"
     log_level: str = "info"
 

@@ -24,6 +24,8 @@ from server.cluster.workers.messages import (
     Failed,
     FromGateway,
     Hello,
+    Learn,
+    Learnt,
     Leaving,
     Load,
     Next,
@@ -93,6 +95,7 @@ class WorkerConnection(asyncio.Protocol):
         self._numbers = 0
         self._unsent: list[bytes] = []  # goes out with what is said next, in one write
         self._load = Load(Capacity())
+        self._learning: dict[int, asyncio.Future[bytes]] = {}  # bounded by the uploads of this gateway
         self._untold: dict[int, bool] = {}  # asked since the worker said how it is doing; whether it is a first chunk
         self._asking: set[int] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -134,12 +137,34 @@ class WorkerConnection(asyncio.Protocol):
 
     def begin(self, asker: Asker, request: SegmentRequest, start_sample: int, principal: str) -> int:
         """Give it a stream; the stream's number. The worker hears of it with the first `ask`. Raises EngineError."""
-        self._numbers = self._numbers % 0xFFFFFFFF + 1
+        self._count()
         try:
             self._unsent += encode(Synthesize(self._numbers, request, start_sample, principal))
         except ValueError as error:
             raise EngineError(str(error)) from error
         self.streams[self._numbers] = asker
+        return self._numbers
+
+    def learn(self, recording: bytes, text: str) -> "asyncio.Future[bytes]":
+        """Have it make a voice: what it learnt, or ValueError, EngineError or PoolUnavailable."""
+        learning: asyncio.Future[bytes] = self._loop.create_future()
+        if not self.usable:
+            learning.set_exception(PoolUnavailable("the worker process is gone"))
+            return learning
+        number = self._count()
+        self._learning[number] = learning
+        learning.add_done_callback(lambda _: self._learning.pop(number, None))
+        self._send(Learn(number, recording, text))
+        return learning
+
+    @property
+    def learns(self) -> int:
+        """Voices that were asked for and are not there."""
+        return len(self._learning)
+
+    def _count(self) -> int:
+        """The next stream's number."""
+        self._numbers = self._numbers % 0xFFFFFFFF + 1
         return self._numbers
 
     def ask(self, stream: int, slack_s: float, *, first: bool) -> None:
@@ -199,7 +224,13 @@ class WorkerConnection(asyncio.Protocol):
             case End():
                 self._answer(message.stream, None)
             case Failed():
-                self._answer(message.stream, _error(message))
+                error = _error(message)
+                if isinstance(error, ValueError) or message.stream in self._learning:
+                    self._learnt(message.stream, error)
+                else:
+                    self._answer(message.stream, error)
+            case Learnt():
+                self._learnt(message.stream, message.voice)
             case Stepped():
                 self._worked = True
                 self._owner.stepped(message)
@@ -226,6 +257,15 @@ class WorkerConnection(asyncio.Protocol):
             if not isinstance(answer, RenderedChunk):
                 del self.streams[stream]
             asker.answered(answer)
+
+    def _learnt(self, number: int, result: bytes | Exception) -> None:
+        learning = self._learning.get(number)
+        if learning is None or learning.done():
+            return  # whoever asked has left
+        if isinstance(result, Exception):
+            learning.set_exception(result)
+        else:
+            learning.set_result(result)
 
     def _not_asking(self, stream: int) -> None:
         self._asking.discard(stream)
@@ -282,6 +322,8 @@ class WorkerConnection(asyncio.Protocol):
             self._transport.abort()
         if self.was_ready:
             self._owner.gone(self, reason)
+        for number in list(self._learning):
+            self._learnt(number, PoolUnavailable("the worker process that learnt the voice is gone"))
         asking, streams = self._asking, self.streams
         self._asking, self.streams = set(), {}
         for stream, asker in streams.items():
@@ -289,7 +331,9 @@ class WorkerConnection(asyncio.Protocol):
                 asker.lost(1 if culprits is None else 2 if stream in culprits else 0)
 
 
-def _error(message: Failed) -> EngineError | WorkerLost | PoolUnavailable:
+def _error(message: Failed) -> EngineError | WorkerLost | PoolUnavailable | ValueError:
+    if message.kind == "recording":
+        return ValueError(message.message)
     if message.kind == "unavailable":
         return PoolUnavailable(message.message, message.retry_after_s)
     if message.kind == "lost":

@@ -12,6 +12,7 @@ import structlog
 
 from server.cache.counts import CacheSize
 from server.cluster.base import Capacity, PoolObserver, PoolUnavailable
+from server.cluster.learning import LEARN_S
 from server.cluster.workers.capabilities import restore
 from server.cluster.workers.connection import WorkerConnection
 from server.cluster.workers.messages import Hello, Stepped
@@ -24,6 +25,7 @@ log = structlog.get_logger(__name__)
 PATIENCE_S: Final = 20.0
 """How long a stream waits for a worker where there is none. The embedded engine is back within three seconds, and
 within ten where others keep the processor busy."""
+LEARN_PATIENCE_S: Final = 2 * LEARN_S + 5.0  # a voice's turn comes within one limit, and its end within another
 RETRY_S: Final = (0.05, 1.0)  # between attempts to connect, doubling
 
 
@@ -87,6 +89,21 @@ class WorkerPool:
     def synthesize(self, request: SegmentRequest, start_sample: int = 0, *, principal: str = "") -> WorkerStream:
         """Render one segment; see EnginePool. A worker gets it when its first chunk is asked for."""
         return WorkerStream(self, request, start_sample, principal)
+
+    async def make_voice(self, recording: bytes, text: str) -> bytes:
+        """See EnginePool. The worker that learns the fewest voices and whom the fewest share does it."""
+        usable = self._usable()
+        if self._stopping or not usable:
+            raise PoolUnavailable("the server is stopping" if self._stopping else "no worker process is ready")
+        learning = min(usable, key=lambda each: (each.learns, each.crowd)).learn(recording, text)
+        try:
+            async with asyncio.timeout(LEARN_PATIENCE_S):
+                return await learning
+        except TimeoutError:
+            raise PoolUnavailable("the worker process does not answer") from None
+
+    def forget_voice(self, voice: str) -> None:
+        """See EnginePool. The workers notice by themselves."""
 
     async def drain(self) -> None:
         """See EnginePool."""

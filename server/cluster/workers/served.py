@@ -7,13 +7,41 @@ import structlog
 
 from server.cluster.base import PoolUnavailable, SegmentStream, Urgency, WorkerLost
 from server.cluster.segment import trace_of
-from server.cluster.workers.messages import Audio, End, Failed
+from server.cluster.workers.messages import Audio, End, Failed, Learn, Learnt
 from server.cluster.workers.wire import WireError
 from server.engines.base import EngineError
 
 log = structlog.get_logger(__name__)
 
 MAX_TRACE: Final = 16_384  # characters of a trace that are told, the last
+
+
+class Learner(Protocol):
+    """What makes voices: the engine pool of this process."""
+
+    async def make_voice(self, recording: bytes, text: str) -> bytes:
+        """See EnginePool."""
+
+
+async def learn(pool: Learner, asked: Learn) -> Learnt | Failed:
+    """The answer to a gateway that asks for a voice."""
+    number = asked.stream
+    try:
+        return Learnt(number, await pool.make_voice(asked.recording, asked.text))
+    except ValueError as error:
+        return Failed(number, "recording", str(error))
+    except PoolUnavailable as error:
+        return Failed(number, "unavailable", str(error), retry_after_s=error.retry_after_s)
+    except EngineError as error:
+        return _failed(number, error)
+    except Exception as error:  # a fault of ours must not leave whoever asked waiting
+        log.exception("learning a voice failed")
+        return Failed(number, "engine", f"{type(error).__name__}: {error}")
+
+
+def _failed(number: int, error: EngineError) -> Failed:
+    trace = trace_of(error)[-MAX_TRACE:]
+    return Failed(number, "engine", str(error), error.transient, failure=error.kind, trace=trace)
 
 
 class HangingStream(SegmentStream, Protocol):
@@ -94,8 +122,7 @@ class ServedStream:
         except StopAsyncIteration:
             return End(self._number)
         except EngineError as error:
-            trace = trace_of(error)[-MAX_TRACE:]
-            return Failed(self._number, "engine", str(error), error.transient, failure=error.kind, trace=trace)
+            return _failed(self._number, error)
         except PoolUnavailable as error:
             return Failed(self._number, "unavailable", str(error), retry_after_s=error.retry_after_s)
         except WorkerLost as error:

@@ -15,6 +15,8 @@ from server.cluster.workers.messages import (
     Failed,
     FromWorker,
     Hello,
+    Learn,
+    Learnt,
     Leaving,
     LeavingReason,
     Load,
@@ -24,7 +26,7 @@ from server.cluster.workers.messages import (
     Stepped,
     Synthesize,
 )
-from server.cluster.workers.served import ServedStream
+from server.cluster.workers.served import ServedStream, learn
 from server.cluster.workers.wire import FrameReader, WireError, encode
 
 log = structlog.get_logger(__name__)
@@ -156,6 +158,7 @@ class _Peer(asyncio.Protocol):
     def __init__(self, service: WorkerService) -> None:
         self.streams: dict[int, ServedStream] = {}  # bounded by what gateways admit
         self.closed = False
+        self._learning: set[asyncio.Task[None]] = set()  # bounded by what gateways let in, and by `Learning`
         self._service = service
         self._reader = FrameReader()
         self._told_load_at = 0.0
@@ -171,6 +174,8 @@ class _Peer(asyncio.Protocol):
         self.closed = True
         for stream in list(self.streams.values()):
             stream.cancel()
+        for learning in list(self._learning):
+            learning.cancel()  # the engine goes on; nobody hears of it
         self._service.left(self)
 
     def pause_writing(self) -> None:
@@ -202,6 +207,10 @@ class _Peer(asyncio.Protocol):
                     message.request, message.start_sample, principal=message.principal
                 )
                 self.streams[message.stream] = ServedStream(message.stream, asked, self)
+            case Learn():
+                learning = asyncio.ensure_future(self._learn(message))
+                self._learning.add(learning)
+                learning.add_done_callback(self._learning.discard)
             case Cancel():
                 stream = self.streams.get(message.stream)
                 if stream is not None:
@@ -212,6 +221,10 @@ class _Peer(asyncio.Protocol):
             case _:
                 raise WireError(f"a gateway does not say {type(message).__name__}")
 
+    async def _learn(self, message: Learn) -> None:
+        assert self._service.pool is not None
+        self.send(await learn(self._service.pool, message))
+
     def send(self, *messages: FromWorker) -> None:
         """Write messages; nothing where the connection is gone. ValueError where one is too long."""
         if self.closed or self._transport is None or self._transport.is_closing():
@@ -219,7 +232,7 @@ class _Peer(asyncio.Protocol):
         for message in messages:
             parts = encode(message)
             self._transport.writelines(parts)
-            if not self.reads and not isinstance(message, Audio | End | Failed):
+            if not self.reads and not isinstance(message, Audio | End | Failed | Learnt):
                 self._unread += sum(map(len, parts))
         if self._unread > MAX_UNREAD:
             log.error("a gateway that does not read is broken off")
