@@ -7,13 +7,17 @@ kept here decides a sample: what was thrown away is computed again, with the sam
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Final
 
 import torch
 
 from server.engines.base import EngineError
 from server.engines.cosyvoice.flow.matching import FlowModel, FlowPrefix, FlowPrompt
+from server.engines.cosyvoice.llm.jobs import VoicePrefix
 from server.engines.cosyvoice.voice.data import VoiceData
+
+MOST_SPOKEN: Final = 8  # of one voice: its own text and the instructions that were used last
 
 
 class VoiceGone(EngineError):
@@ -22,18 +26,33 @@ class VoiceGone(EngineError):
 
 @dataclass(slots=True, eq=False)
 class KeptVoice:
-    """A voice on the model's device. `flow` is there once a segment was spoken block by block."""
+    """A voice on the model's device. `flow` is there once a segment was spoken block by block; `spoken` has what the
+    language model keeps of the voice's text, and of instructions for it.
+    """
 
     id: str
     data: VoiceData
     prompt: FlowPrompt
     flow: FlowPrefix | None = None
+    spoken: OrderedDict[tuple[int, ...], VoicePrefix] = field(default_factory=OrderedDict)
 
     @property
     def bytes(self) -> int:
         """What is held for it."""
         held = sum(tensor.nbytes for tensor in (self.prompt.codes, self.prompt.mel, self.prompt.embedding))
+        held += sum(prefix.bytes for prefix in list(self.spoken.values()))
         return held + (self.flow.bytes if self.flow is not None else 0)
+
+    def spoken_prefix(self, ids: tuple[int, ...], compute: Callable[[tuple[int, ...]], VoicePrefix]) -> VoicePrefix:
+        """What the language model keeps of these first input ids."""
+        prefix = self.spoken.get(ids)
+        if prefix is None:
+            prefix = self.spoken[ids] = compute(ids)
+            if len(self.spoken) > MOST_SPOKEN:
+                self.spoken.popitem(last=False)
+        else:
+            self.spoken.move_to_end(ids)
+        return prefix
 
 
 class VoiceShelf:

@@ -1,0 +1,141 @@
+"""Everything that an engine stands on, loaded in one go: model, tokenizer, voices, and where they compute."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Final
+
+import torch
+
+from server.engines.base import Capabilities, EngineError, Voice
+from server.engines.cosyvoice.folder import Model, ModelFolder, load_model
+from server.engines.cosyvoice.llm.decoding import Decoder
+from server.engines.cosyvoice.llm.slots import SlotCache
+from server.engines.cosyvoice.options import Options
+from server.engines.cosyvoice.shelf import VoiceShelf
+from server.engines.cosyvoice.standard_voice import STANDARD_VOICE, standard_recording
+from server.engines.cosyvoice.text.tokenizer import TextTokenizer
+from server.engines.cosyvoice.text.wording import estimate_tokens
+from server.engines.cosyvoice.voice.data import VoiceData
+from server.engines.cosyvoice.voice.learning import learn_voice
+from server.engines.cosyvoice.voice.onnx_models import VoiceModels
+from server.engines.cosyvoice.voice.recording import read_recording
+from server.engines.cosyvoice.voice.speakers import read_speakers
+from server.engines.cosyvoice.voice.storing import from_bytes, to_bytes
+
+MAX_TOKENS: Final = 160  # text tokens of a segment: some 30 s of speech
+CONTEXT_TOKENS: Final = 16
+BATCH: Final = {"cpu": 4, "cuda": 16}
+_TAIL_BYTES: Final = 1024 * 1024
+_MIB: Final = 1024 * 1024
+_PRECISIONS: Final = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Loaded:
+    """See the module text."""
+
+    model: Model
+    decoder: Decoder
+    tokenizer: TextTokenizer
+    shelf: VoiceShelf
+    voice_models: VoiceModels
+    device: torch.device
+    capabilities: Capabilities
+
+    def learn(self, recording: bytes, text: str) -> bytes:
+        """A voice learnt of a sound file. Raises ValueError, one line for whoever sent it."""
+        data = learn_voice(read_recording(recording), text, self.voice_models, self.model.config)
+        return to_bytes(data, self.model.config.version, self.voice_models.fingerprint)
+
+
+def load(options: Options, folder: Path) -> Loaded:
+    """Load the model in `folder`. Raises EngineError (ModelError: it names the file), OptionError."""
+    device = device_of(options)
+    place = ModelFolder.open(folder)
+    if device.type == "cpu":
+        torch.set_num_threads(options.threads or len(os.sched_getaffinity(0)))
+    dtype = _PRECISIONS[options.precision if options.precision != "auto" else precision_of(device)]
+    model = load_model(place, device, dtype)
+    if options.quantise == "int8":
+        from server.engines.cosyvoice.llm.quantise import prepare_int8
+
+        prepare_int8(model.lm)
+    tokenizer = TextTokenizer(place.body, place.version)
+    batch = options.batch or BATCH[device.type]
+    decoder = Decoder(
+        model.lm, SlotCache(model.config.llm, batch, options.length, device, dtype), model.config.sampling
+    )
+    models = VoiceModels(folder, place.version, model.config.llm.codes)
+    built_in = read_speakers(folder / "spk2info.pt", tokenizer, model.config.llm.codes)
+    if not built_in:
+        recording, text = standard_recording()
+        built_in = {STANDARD_VOICE.id: learn_voice(read_recording(recording), text, models, model.config)}
+    shelf = VoiceShelf(
+        model.flow,
+        built_in,
+        lambda data: from_bytes(data, place.version, models.fingerprint),
+        history=round(50 * options.history_s) or None,
+        max_bytes=voice_cache_bytes(options, device),
+    )
+    capabilities = Capabilities(
+        name="cosyvoice",
+        languages=("zh", "en"),
+        sample_rate=model.config.sample_rate,
+        voices=tuple(_voice(name, data, place.version) for name, data in built_in.items()),
+        max_tokens=MAX_TOKENS,
+        count_tokens=estimate_tokens,
+        fingerprint=_fingerprint(place, options, device, dtype),
+        parameters=frozenset({"speed", "instruct", "seed"}),
+        cloning=True,
+        batch_max=batch,
+        context_tokens=CONTEXT_TOKENS,
+        device_memory=torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else 0,
+        lanes=1,
+    )
+    return Loaded(model, decoder, tokenizer, shelf, models, device, capabilities)
+
+
+def device_of(options: Options) -> torch.device:
+    """Where to compute. Raises EngineError."""
+    there = torch.cuda.is_available()
+    if options.device == "cuda" and not there:
+        raise EngineError("engine option device is cuda, but torch finds no CUDA device here")
+    return torch.device("cuda" if options.device == "cuda" or (options.device == "auto" and there) else "cpu")
+
+
+def precision_of(device: torch.device) -> str:
+    """What to compute in where nothing else was asked for."""
+    return "bf16" if device.type == "cuda" else "fp32"
+
+
+def voice_cache_bytes(options: Options, device: torch.device) -> int:
+    """How much may be kept for voices: 1 GiB on a CPU, an eighth of a GPU."""
+    if options.voice_cache_mb:
+        return options.voice_cache_mb * _MIB
+    if device.type == "cuda":
+        return int(torch.cuda.get_device_properties(device).total_memory) // 8
+    return 1024 * _MIB
+
+
+def _voice(name: str, data: VoiceData, version: int) -> Voice:
+    if name == STANDARD_VOICE.id:
+        return STANDARD_VOICE
+    kind = "a voice of a recording" if data.codes else "a trained speaker"
+    return Voice(name, name, ("zh", "en"), f"{kind}, came with the model", f"that of the CosyVoice {version} model")
+
+
+def _fingerprint(folder: ModelFolder, options: Options, device: torch.device, dtype: torch.dtype) -> str:
+    """All that may change a sample. Of a checkpoint: its length and its end, which lists a CRC of every tensor."""
+    digest = sha256()
+    for name in ("llm.pt", "flow.pt", "hift.pt"):
+        with (folder.path / name).open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - _TAIL_BYTES))
+            digest.update(f"{name} {size} ".encode() + file.read())
+    kind = torch.cuda.get_device_name(device) if device.type == "cuda" else torch.backends.cpu.get_cpu_capability()
+    parts: Sequence[object] = (folder.config, options.quantise, options.length, options.history_s, dtype, kind)
+    digest.update(f"{torch.__version__} {parts}".encode())
+    return f"cosyvoice{folder.version}-{digest.hexdigest()[:16]}"

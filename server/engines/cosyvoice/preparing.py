@@ -1,0 +1,103 @@
+"""From a segment to a job: its words, the rules of its voice, and chances of its own."""
+
+from functools import partial
+from hashlib import blake2b
+from typing import Final
+
+from server.cache.keys import BlockKey
+from server.engines.base import ContextCache, RenderPlan, Segment
+from server.engines.cosyvoice.flow.matching import CODES_PER_SECOND, LIMIT_S
+from server.engines.cosyvoice.jobs import CosyVoiceJob, Lead
+from server.engines.cosyvoice.llm.jobs import CodeJob, CodeLimits
+from server.engines.cosyvoice.llm.turns import voice_ids
+from server.engines.cosyvoice.loading import Loaded
+from server.engines.cosyvoice.shelf import KeptVoice
+from server.engines.cosyvoice.text.prompts import SpokenPrompt, prompt_of
+from server.engines.cosyvoice.text.wording import text_of, wording
+from server.engines.cosyvoice.vocoder.speed import MelSpeed
+from server.text.tokens import Boundary
+
+_CODES_IN_ALL: Final = CODES_PER_SECOND * LIMIT_S  # of a segment and what is before it
+
+
+class Preparer:
+    """Makes jobs. Safe to use from several threads."""
+
+    def __init__(self, loaded: Loaded) -> None:
+        self._loaded = loaded
+        self._config = loaded.model.config
+        self.cache: ContextCache | None = None
+
+    def prepare(self, segment: Segment, plan: RenderPlan, seed: int) -> CosyVoiceJob:
+        """A job at its beginning; one that is over where the segment says nothing. Raises EngineError, ValueError."""
+        text = text_of(wording(segment.tokens, segment.boundary))
+        if not text:
+            return CosyVoiceJob(segment, plan, over=True)
+        loaded = self._loaded
+        voice = loaded.shelf.take(segment.voice)
+        prompt = prompt_of(voice.data, segment.instruct, loaded.tokenizer)
+        before = text_of(wording(segment.before, Boundary.WORD))
+        ids = loaded.tokenizer.encode(text)
+        key = self._key(segment, seed, text, before)
+        prefix_ids = voice_ids(self._config.llm, prompt.text, prompt.codes, streaming=False)
+        job = CosyVoiceJob(segment, plan, voice=voice, key=key, prefix_ids=prefix_ids)
+        own = _seed(seed, text, before)
+        work = partial(self._work, voice, prompt, ids, own, before, segment.codes or self._kept(key))
+        if before:
+            self._lead(job, prompt, before, seed, work)
+        else:
+            job.work = work(())
+        job.vocoder = loaded.model.vocoder.start(own)
+        job.speed = MelSpeed(segment.speed) if segment.speed != 1.0 else None
+        job.told = len(segment.codes)
+        return job
+
+    def _lead(self, job: CosyVoiceJob, prompt: SpokenPrompt, before: str, seed: int, work: "partial[CodeJob]") -> None:
+        """What was said before: spoken first, unless that is known from elsewhere."""
+        key = self._key(job.segment, seed, before, "")
+        assert job.voice is not None
+        ids = self._loaded.tokenizer.encode(before)
+        lead = self._work(job.voice, prompt, ids, _seed(seed, before, ""), "", self._kept(key), ())
+        if lead.done and lead.error is None:
+            job.lead_codes = tuple(lead.codes)
+            job.work = work(job.lead_codes)
+        else:
+            job.lead = Lead(lead, work, key)
+
+    def _work(
+        self,
+        voice: KeptVoice,
+        prompt: SpokenPrompt,
+        ids: tuple[int, ...],
+        seed: int,
+        before: str,
+        known: tuple[int, ...],
+        lead_codes: tuple[int, ...],
+    ) -> CodeJob:
+        """The language model's part of it; `lead_codes` is what `before` sounds like."""
+        text = (*prompt.text, *self._loaded.tokenizer.encode(before)) if before else prompt.text
+        room = _CODES_IN_ALL - len(voice.data.codes) - len(lead_codes)
+        return CodeJob(
+            self._config.llm,
+            ids,
+            prompt_text=text,
+            prompt_codes=(*prompt.codes, *lead_codes),
+            seed=seed,
+            limits=CodeLimits(most=room),
+            known=known,
+        )
+
+    def _key(self, segment: Segment, seed: int, text: str, before: str) -> BlockKey:
+        """What the codes of a text depend on."""
+        parameters = ("codes", segment.instruct, seed)
+        return BlockKey(self._loaded.capabilities.fingerprint, segment.voice, parameters, (text,), (before,))
+
+    def _kept(self, key: BlockKey) -> tuple[int, ...]:
+        kept = self.cache.get(key) if self.cache is not None else None
+        return kept if isinstance(kept, tuple) else ()
+
+
+def _seed(seed: int, text: str, before: str) -> int:
+    """Chances of its own for every text, so that the segments of a long one do not all draw alike."""
+    digest = blake2b(f"{seed}\0{before}\0{text}".encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest)
