@@ -1,4 +1,4 @@
-"""The server's command line: `python -m server` serves; `keys`, `health`, `settings` and `dlq` are beside it."""
+"""The server's command line: `python -m server` serves; `keys`, `health`, `settings`, `dlq`, `parity` are beside it."""
 
 import argparse
 import importlib
@@ -20,7 +20,7 @@ EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
 
-COMMANDS: Final = ("keys", "settings", "health", "dlq", "serve")
+COMMANDS: Final = ("keys", "settings", "health", "dlq", "parity", "serve")
 HEALTH_TIMEOUT_S: Final = 2.0
 DEFAULT_KEY_FILE: Final = "cosystream-keys.txt"
 
@@ -28,7 +28,7 @@ DEFAULT_KEY_FILE: Final = "cosystream-keys.txt"
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; the process's exit status: 0 done, 1 failed, 2 wrongly called or configured."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    commands = dict(zip(COMMANDS, (_keys, _settings, _health, _dlq, _serve), strict=True))
+    commands = dict(zip(COMMANDS, (_keys, _settings, _health, _dlq, _parity, _serve), strict=True))
     try:
         if "--version" in arguments:
             print(f"cosystream {version('cosystream')}")
@@ -71,6 +71,19 @@ def _serve(arguments: list[str]) -> int:
 def _dlq(arguments: list[str]) -> int:
     """Look at the dead letters, and try them again."""
     status: int = importlib.import_module("server.jobs.command").run(arguments)
+    return status
+
+
+def _parity(arguments: list[str]) -> int:
+    """Compare the engine cosyvoice with vectors of the original code."""
+    try:
+        command = importlib.import_module("server.engines.cosyvoice.parity.command")
+    except ModuleNotFoundError as missing:
+        if missing.name is None or missing.name.partition(".")[0] == "server":
+            raise
+        print(f"cosystream: there is no {missing.name}: pip install 'cosystream[cosyvoice]'", file=sys.stderr)
+        return EXIT_FAILED
+    status: int = command.run(arguments)
     return status
 
 

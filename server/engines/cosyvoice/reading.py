@@ -118,6 +118,16 @@ def parse_config(text: str, file: str, version: ModelVersion, body: BodySizes) -
     )
 
 
+def version_in(text: str, file: str) -> ModelVersion:
+    """Of the model that a YAML file's text describes, by what it names. Raises ModelError."""
+    found = parse_yaml(text, file).section("llm").class_name
+    for version in VERSIONS:
+        if found == _CLASSES[version]["llm"]:
+            return version
+    names = " or ".join(_CLASSES[version]["llm"] for version in VERSIONS)
+    raise ModelError(f"{file}: llm: must be !new:...{names}, is {found[:60]!r}")
+
+
 def _llm(llm: Section, version: ModelVersion, body: BodySizes) -> LlmConfig:
     for name in ("llm_input_size", "llm_output_size"):
         if llm.whole(name) != body.hidden:

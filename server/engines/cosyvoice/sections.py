@@ -89,11 +89,16 @@ class Section:
         if found != allowed:
             self.refuse(name, f"must be {allowed!r}, is {_shown(found)}")
 
+    @property
+    def class_name(self) -> str:
+        """Of the class that the mapping's tag names, without its module; empty where there is no tag."""
+        return str(self._values.get(_TAG, "")).rpartition(".")[2]
+
     def expect_class(self, name: str) -> None:
         """That the mapping is tagged to be made into an object of the class `name`."""
-        found = str(self._values.get(_TAG, ""))
-        if found.rpartition(".")[2] != name:
-            raise ModelError(f"{self._file}: {self._path}: must be !new:...{name}, is {_shown(found or 'untagged')}")
+        if self.class_name != name:
+            found = self._values.get(_TAG, "untagged")
+            raise ModelError(f"{self._file}: {self._path}: must be !new:...{name}, is {_shown(found)}")
 
     def refuse(self, name: str, why: str) -> NoReturn:
         """Say what is wrong with a value."""

@@ -69,8 +69,10 @@ def read_manifest(path: Path) -> Manifest:
         raise ModelError(f"{path}: must be {{part: {{key: [shape, dtype]}}}} for {', '.join(PARTS)}") from None
 
 
-def body_sizes(manifest: Manifest, heads: int = 4) -> BodySizes:
-    """Of the LLM's body, out of the shapes; how many heads there are these do not tell. Raises ModelError."""
+def body_sizes(manifest: Manifest, heads: int = 4, rope_theta: float = 10_000.0) -> BodySizes:
+    """Of the LLM's body, out of the shapes. These tell neither how many heads there are nor the base of the rotary
+    positions: the reference vectors were made with what is assumed here, Qwen2's default base. Raises ModelError.
+    """
     shapes = {key: entry.shape for key, entry in manifest["llm"].items()}
     try:
         vocab, hidden = shapes[_EMBEDDING]
@@ -82,7 +84,7 @@ def body_sizes(manifest: Manifest, heads: int = 4) -> BodySizes:
     layers = len({key.split(".")[4] for key in shapes if key.startswith("llm.model.model.layers.")})
     shared = queries // keys  # queries that share a key
     heads = heads if heads % shared == 0 else 2 * shared
-    return BodySizes(hidden=hidden, layers=layers, heads=heads, kv_heads=heads // shared, ffn=ffn, vocab=vocab)
+    return BodySizes(hidden, layers, heads, heads // shared, ffn, vocab, rope_theta)
 
 
 def state_by_rule(part: str, entries: Mapping[str, Entry], tag: str = "") -> dict[str, Tensor]:
@@ -167,6 +169,7 @@ def tiny(version: ModelVersion) -> ModelConfig:
             ffn=128 if version == 2 else 32,
             vocab=512 if version == 2 else 151_936,
             codes=256,
+            rope_theta=10_000.0,
         ),
         encoder=ConformerConfig(dim=512, heads=2, ffn=32, blocks=2),
         unet=UNetConfig(channels=(32,), heads=2, head_dim=8, blocks=1, mid_blocks=2),

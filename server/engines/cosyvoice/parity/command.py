@@ -1,0 +1,94 @@
+"""`python -m server parity DIR [--tag T]`."""
+
+import argparse
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+import torch
+
+from server.engines.base import EngineError
+from server.engines.cosyvoice.parity import checks, driver
+from server.engines.cosyvoice.parity.findings import Case, Finding, MissingInput
+from server.engines.cosyvoice.parity.sets import VectorSet, read_sets
+from server.engines.cosyvoice.sections import ModelError, one_line
+
+_CHECKS: Final = (
+    *checks.CHECKS,
+    (re.compile(r"e2e_stream_lens"), driver.lengths),
+    (re.compile(r"e2e_stream"), driver.streamed),
+    (re.compile(r"e2e_offline"), driver.offline),
+)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """The process's exit status: 0 where everything that was compared is within its bound, else 1."""
+    parser = argparse.ArgumentParser(
+        prog="python -m server parity",
+        description="Compare the engine cosyvoice with reference vectors: for each set NAME in a folder,"
+        " NAME_config.yaml, NAME_manifest.json and NAME_golden.npz. Prints the largest difference of each entry.",
+    )
+    parser.add_argument("folder", metavar="DIR", type=Path, help="the folder of the vectors")
+    parser.add_argument(
+        "--tag", default="", metavar="T", help="what comes before the modules' names in the rule of the weights"
+    )
+    given = parser.parse_args(arguments)
+    try:
+        passed = [_told(each, given.tag) for each in read_sets(given.folder)]
+        return 0 if all(passed) else 1
+    except ModelError as problem:
+        print(f"cosystream: {problem}")
+        return 1
+
+
+def _told(vectors: VectorSet, tag: str) -> bool:
+    """Compare a set and print it. Whether it passes."""
+    print(f"{vectors.name}: CosyVoice {vectors.config.version}" + (f", tag {tag!r}" if tag else ""))
+    skipped: list[str] = []
+    findings = list(compare_set(vectors, tag, skipped))
+    width = max((len(each.entry) for each in findings), default=0)
+    manner = max((len(each.how) for each in findings), default=0)
+    for each in findings:
+        verdict = "ok" if each.ok else "FAILED"
+        print(
+            f"  {each.entry:{width}}  {each.how:{manner}}  {each.difference:9.2e}  of {each.bound:7.0e}  {verdict}"
+            + (f"  ({each.note})" if each.note else "")
+        )
+    for line in skipped:
+        print(f"  not compared: {line}")
+    failed = sum(not each.ok for each in findings)
+    entries = len({each.entry for each in findings})
+    print(f"  {entries} entries compared, " + (f"{failed} comparisons FAILED" if failed else "all within the bounds"))
+    if not findings:
+        print("  FAILED: there was nothing to compare")
+    return bool(findings) and not failed
+
+
+def compare_set(vectors: VectorSet, tag: str, skipped: list[str]) -> Iterator[Finding]:
+    """Every entry that is known, in the order of the table; what is left out goes into `skipped`, with the reason.
+    Raises ModelError where the set's model cannot be built.
+    """
+    case = Case(vectors.build(tag), vectors.golden)
+    done: set[str] = set(checks.INPUTS)
+    with torch.inference_mode():
+        for pattern, check in _CHECKS:
+            for entry in sorted(filter(pattern.fullmatch, vectors.golden), key=_naturally):
+                done.add(entry)
+                yield from _guarded(entry, check(case, entry), skipped)
+    skipped += [f"{entry} (unknown)" for entry in vectors.golden if entry not in done]
+
+
+def _guarded(entry: str, findings: Iterable[Finding], skipped: list[str]) -> Iterator[Finding]:
+    """An entry that cannot be computed fails, and the next ones are still compared."""
+    try:
+        yield from findings
+    except MissingInput as missing:
+        skipped.append(f"{entry} (is computed of {missing}, which is not there)")
+    except (EngineError, ModelError, RuntimeError, ValueError, IndexError, AssertionError) as problem:
+        yield Finding(entry, "not computed", float("inf"), 0.0, one_line(problem) or type(problem).__name__)
+
+
+def _naturally(entry: str) -> list[tuple[int, str]]:
+    """Numbers in names by their size."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", entry)]
