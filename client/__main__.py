@@ -4,6 +4,7 @@ import io
 import os
 import signal
 import sys
+from argparse import Namespace
 from collections.abc import Sequence
 
 from client.cli.arguments import parse
@@ -19,7 +20,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse(argv)
     try:
         if args.command == "voices":
-            return _voices(args.url, args.api_key, as_json=args.json)
+            return _voices(args)
         from client.cli.plan import make_plan
         from client.cli.progress import Progress
         from client.cli.runner import run
@@ -57,14 +58,14 @@ def _open_missing_streams() -> None:
     sys.stderr = sys.stderr or open(2, "w")  # noqa: SIM115  # as above
 
 
-def _voices(url: str, api_key: str | None, *, as_json: bool) -> int:
-    from client.cli.voices import fetch_voices, format_voices
+def _voices(args: Namespace) -> int:
+    from client.cli.voices import run_voices
 
-    body = fetch_voices(url, api_key)
+    answer = run_voices(args)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal that cannot show every name still shows the rest
     try:
-        print(body.decode("utf-8", "replace") if as_json else format_voices(body), end="", flush=True)
+        print(answer, end="", flush=True)
     except BrokenPipeError:  # `| head`: nobody reads on, which is no failure
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:

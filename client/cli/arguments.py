@@ -19,6 +19,7 @@ _EXAMPLES: Final = """examples:
   python -m client say "你好, world" -o hello.opus --captions hello.vtt
   python -m client say "Hello" -o - | aplay
   python -m client voices
+  python -m client voices add --wav me.wav --text "What I say in it." --consent
 
 """
 
@@ -33,7 +34,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    server = _server_options()
+    server = server_options()
     speech = _speech_options()
     parents = [server, speech]
     raw = argparse.RawDescriptionHelpFormatter
@@ -64,11 +65,12 @@ def build_parser() -> argparse.ArgumentParser:
     voices = commands.add_parser(
         "voices",
         parents=[server],
-        help="list the server's voices and their licenses",
+        help="list the server's voices and their licenses; have it learn one, or forget it",
         epilog=_EXIT_CODES,
         formatter_class=raw,
     )
     voices.add_argument("--json", action="store_true", help="print the server's answer as it is")
+    add_voice_actions(voices)
     return parser
 
 
@@ -93,17 +95,39 @@ class _Version(argparse.Action):
         parser.exit()
 
 
-def _server_options() -> argparse.ArgumentParser:
+def add_voice_actions(voices: argparse.ArgumentParser) -> None:
+    """What `voices` does besides listing. Options may stand before the action or behind it."""
+    shared = server_options(default=argparse.SUPPRESS)
+    shared.add_argument(
+        "--json", action="store_true", default=argparse.SUPPRESS, help="print the server's answer as it is"
+    )
+    actions = voices.add_subparsers(dest="action", metavar="ACTION", help="list is what happens without one")
+    actions.add_parser("list", parents=[shared], help="list the server's voices and their licenses")
+    add = actions.add_parser("add", parents=[shared], help="have the server learn a voice from a recording")
+    add.add_argument("--wav", metavar="FILE", required=True, help="the recording: 3 to 30 s of one speaker")
+    add.add_argument("--text", default="", help="what is said in it, word for word")
+    add.add_argument("--name", default="", help="of the new voice (default: its id)")
+    add.add_argument(
+        "--consent",
+        action="store_true",
+        help="state that the speaker agrees that this voice is made and used; without it nothing is sent",
+    )
+    remove = actions.add_parser("remove", parents=[shared], help="delete a voice that the server has learnt")
+    remove.add_argument("voice", metavar="ID", help="see `voices`")
+
+
+def server_options(default: object = None) -> argparse.ArgumentParser:
+    """Which server it is. `default`: in place of what the environment says."""
     options = argparse.ArgumentParser(add_help=False)
     group = options.add_argument_group("server")
     group.add_argument(
         "--url",
-        default=os.environ.get(URL_VARIABLE) or DEFAULT_URL,
+        default=default or os.environ.get(URL_VARIABLE) or DEFAULT_URL,
         help=f"where the server is (default: ${URL_VARIABLE} or {DEFAULT_URL})",
     )
     group.add_argument(
         "--api-key",
-        default=os.environ.get(KEY_VARIABLE) or None,
+        default=default or os.environ.get(KEY_VARIABLE) or None,
         metavar="KEY",
         help=f"default: ${KEY_VARIABLE}, which other users of this machine cannot see",
     )

@@ -1,46 +1,149 @@
-"""`voices`: what the server can speak with, and under which terms."""
+"""`voices`: what the server can speak with, and under which terms; having it learn a voice, and forget it."""
 
+import argparse
 import http.client
 import json
+import secrets
 import ssl
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from client.address import http_url
-from client.errors import ConnectFailed, ServerMisbehaved
-from client.explain import explain_os_error, explain_status
+from client.errors import Busy, ClientError, ConnectFailed, ServerError, ServerMisbehaved, UsageError
+from client.explain import BUSY_STATUSES, explain_os_error, explain_status, reason_in, retry_after_s
 
 PATH: Final = "/v1/voices"
 TIMEOUT_S: Final = 10.0
+LEARN_TIMEOUT_S: Final = 180.0  # for each answer of the socket: others may be learnt first
 MAX_BYTES: Final = 4_194_304
+MAX_RECORDING_BYTES: Final = 16_000_000  # what a server takes at most, less what goes along
 _COLUMNS: Final = ("id", "languages", "sample_rate", "license")
+
+
+def run_voices(args: argparse.Namespace) -> str:
+    """Do what the command line says; what is to be printed. Raises ClientError."""
+    if args.action == "add":
+        body = add_voice(args)
+    elif args.action == "remove":
+        remove_voice(args.url, args.api_key, args.voice)
+        return "" if args.json else f"{args.voice} is deleted\n"
+    else:
+        body = fetch_voices(args.url, args.api_key)
+        return body.decode("utf-8", "replace") if args.json else format_voices(body)
+    return body.decode("utf-8", "replace") + "\n" if args.json else format_added(body)
 
 
 def fetch_voices(url: str, api_key: str | None) -> bytes:
     """The server's answer, JSON. Raises ConnectFailed."""
-    address = http_url(url, PATH)
+    status, body, _ = _ask(url, api_key, "GET", PATH)
+    if status != 200:
+        raise ConnectFailed(explain_status(http_url(url, PATH), status, body))
+    return body
+
+
+def add_voice(args: argparse.Namespace) -> bytes:
+    """Send a recording; the server's answer, JSON. Raises ClientError."""
+    if not args.consent:
+        raise UsageError("say --consent: the speaker agrees that this voice is made and used")
+    try:
+        with Path(args.wav).open("rb") as file:
+            recording = file.read(MAX_RECORDING_BYTES + 1)
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise UsageError(f"{args.wav} cannot be read: {reason}") from None
+    if not 0 < len(recording) <= MAX_RECORDING_BYTES:
+        raise UsageError(f"{args.wav} must have from 1 to {MAX_RECORDING_BYTES:,} bytes: 3 to 30 s of one speaker")
+    fields = {"text": args.text, "name": args.name, "consent": "true"}
+    kind, form = _form({name: value for name, value in fields.items() if value}, recording)
+    headers = {"Content-Type": kind}
+    status, body, retry_after = _ask(args.url, args.api_key, "POST", PATH, form, headers, timeout_s=LEARN_TIMEOUT_S)
+    if status != 201:
+        raise _refused(http_url(args.url, PATH), status, body, retry_after)
+    return body
+
+
+def remove_voice(url: str, api_key: str | None, voice: str) -> None:
+    """Have the server forget a voice. Raises ClientError."""
+    path = f"{PATH}/{quote(voice, safe='')}"
+    status, body, retry_after = _ask(url, api_key, "DELETE", path)
+    if status != 204:
+        raise _refused(http_url(url, path), status, body, retry_after)
+
+
+def _refused(address: str, status: int, body: bytes, retry_after: str | None) -> ClientError:
+    """What an answer that is no success means."""
+    if status in BUSY_STATUSES:
+        return Busy(round(retry_after_s(retry_after) * 1000), BUSY_STATUSES[status], reason_in(body))
+    try:
+        error = json.loads(body)["error"]
+        code, field = str(error["code"]), error.get("field")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        code, field = "", None
+    if status == 401 or not code or not reason_in(body):
+        return ConnectFailed(explain_status(address, status, body))
+    return ServerError(code, reason_in(body), field if isinstance(field, str) else None)
+
+
+def _form(fields: Mapping[str, str], recording: bytes) -> tuple[str, bytes]:
+    """A body of multipart/form-data with its `Content-Type`. The boundary is random: no recording has it inside."""
+    boundary = secrets.token_hex(16)
+    parts = []
+    for name, value in fields.items():
+        head = f'--{boundary}\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n'
+        parts.append(head.encode() + value.encode("utf-8", "replace") + b"\r\n")
+    head = f'--{boundary}\r\nContent-Disposition: form-data; name="audio"; filename="recording"\r\n\r\n'
+    parts += [head.encode(), recording, f"\r\n--{boundary}--\r\n".encode()]
+    return f"multipart/form-data; boundary={boundary}", b"".join(parts)
+
+
+def _ask(
+    url: str,
+    api_key: str | None,
+    method: str,
+    path: str,
+    body: bytes | None = None,
+    headers: Mapping[str, str] | None = None,
+    timeout_s: float = TIMEOUT_S,
+) -> tuple[int, bytes, str | None]:
+    """Status, body and `Retry-After` of the server's answer. Raises ConnectFailed and ServerMisbehaved."""
+    address = http_url(url, path)
     parts = urlsplit(address)
     assert parts.hostname is not None
     connection = (
-        http.client.HTTPSConnection(parts.hostname, parts.port, timeout=TIMEOUT_S, context=ssl.create_default_context())
+        http.client.HTTPSConnection(parts.hostname, parts.port, timeout=timeout_s, context=ssl.create_default_context())
         if parts.scheme == "https"
-        else http.client.HTTPConnection(parts.hostname, parts.port, timeout=TIMEOUT_S)
+        else http.client.HTTPConnection(parts.hostname, parts.port, timeout=timeout_s)
     )
     try:
-        connection.request("GET", PATH, headers={"Authorization": f"Bearer {api_key}"} if api_key else {})
+        try:
+            key = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+            connection.request(method, path, body, {**key, **(headers or {})})
+        except (BrokenPipeError, ConnectionResetError):
+            if body is None:
+                raise  # else the server may have answered before it took all of the body
         response = connection.getresponse()
-        body = response.read(MAX_BYTES + 1)
+        answer = response.read(MAX_BYTES + 1)
     except OSError as error:
         raise ConnectFailed(explain_os_error(address, error)) from None
     except http.client.HTTPException:
         raise ConnectFailed(f"{address} does not answer as an HTTP server: is it the right port?") from None
     finally:
         connection.close()
-    if response.status != 200:
-        raise ConnectFailed(explain_status(address, response.status, body))
-    if len(body) > MAX_BYTES:
+    if len(answer) > MAX_BYTES:
         raise ServerMisbehaved(f"{address} sends more than {MAX_BYTES} bytes: is it a CosyStream server?")
-    return body
+    return response.status, answer, response.getheader("Retry-After")
+
+
+def format_added(body: bytes) -> str:
+    """How the new voice is called. Raises ServerMisbehaved."""
+    try:
+        voice = json.loads(body)
+        made, name = str(voice["id"]), str(voice["name"])
+    except (ValueError, KeyError, TypeError):
+        raise ServerMisbehaved("the new voice is not told in the expected form: is it a CosyStream server?") from None
+    return f'{made}  {_cell(name)}\nspeak with it: python -m client say --voice {made} "..."\n'
 
 
 def format_voices(body: bytes) -> str:
@@ -63,6 +166,7 @@ def format_voices(body: bytes) -> str:
     widths = [max(len(row[i]) for row in rows) for i in range(len(_COLUMNS))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     notices = [f"{voice.get('id')}: {voice['notice']}" for voice in voices if voice.get("notice")]
+    notices += [f"{voice.get('id')}: {_cell(voice.get('name'))}, your own" for voice in voices if voice.get("own")]
     if default is not None:
         lines.append("* the server's default")
     return "\n".join([*lines, *([""] if notices else []), *notices]) + "\n"

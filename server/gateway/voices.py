@@ -20,9 +20,9 @@ from starlette.routing import Route
 from server.background import in_daemon_thread
 from server.cluster.base import EnginePool, PoolUnavailable
 from server.engines.base import Capabilities, EngineError
-from server.gateway.form import FormError, Part, boundary_of, parse_form
+from server.gateway.form import FormError, FormReader, Part, boundary_of
 from server.gateway.http import ApiError, HttpState, json_response, require_principal, require_ready
-from server.gateway.http_connection import MAX_UPLOAD_BYTES, VOICES_PATH
+from server.gateway.http_connection import VOICES_PATH
 from server.session import Policy
 from server.voices import OwnVoice, TooManyVoices, VoicesFailed, VoiceStore
 from server.voices.voice_file import MAX_NAME_CHARS, MAX_TEXT_CHARS
@@ -170,13 +170,10 @@ async def _form(request: Request) -> dict[str, Part]:
         if boundary is None:
             message = f"a voice comes as multipart/form-data with the fields {', '.join(FIELDS)}"
             raise ApiError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, message)
-        body = bytearray()
+        form = FormReader(boundary)
         async for piece in request.stream():  # the connection bounds it, and how long it may take
-            body += piece
-        if len(body) > MAX_UPLOAD_BYTES:
-            message = f"the request body is longer than {MAX_UPLOAD_BYTES} bytes"
-            raise ApiError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, message)
-        return parse_form(bytes(body), boundary)
+            form.feed(piece)
+        return form.fields()
     except FormError as error:
         raise ApiError(HTTPStatus.BAD_REQUEST, str(error)) from None
 
