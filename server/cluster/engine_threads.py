@@ -89,9 +89,9 @@ class EngineThreads:
         self._step_timeout_s = step_timeout_s
         self._on_step = on_step
         self._on_hang = on_hang
-        most = engine.capabilities.lanes or threads
-        lanes = max(1, min(threads, most))
-        self._scheduler = Scheduler(lanes=lanes, batch_max=engine.capabilities.batch_max)
+        can = engine.capabilities
+        lanes = max(1, min(threads, can.lanes or threads))
+        self._scheduler = Scheduler(lanes=lanes, batch_max=can.batch_max, continuous=can.continuous)
         self._dropped: list[Job] = []  # to be cancelled; bounded by the jobs that engine threads have begun
         self._changed = threading.Condition()
         self._closing = False

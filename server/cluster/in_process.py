@@ -35,7 +35,8 @@ class _Stream(StreamTicket):
 
     def __init__(self, pool: "InProcessPool", request: SegmentRequest, start_sample: int, principal: str) -> None:
         rate = pool.capabilities.sample_rate
-        super().__init__(principal, len(request.cut.text), SegmentWork(request, start_sample, rate))
+        size = 1 if pool.capabilities.continuous else len(request.cut.text)
+        super().__init__(principal, size, SegmentWork(request, start_sample, rate))
         self._pool = pool
         self._request = request
         self._given = start_sample  # how far it got

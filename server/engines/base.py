@@ -58,6 +58,7 @@ class Capabilities:
     context_tokens: int = 0  # of the text before a segment that help it; 0: the engine uses none
     device_memory: int = field(default=0, compare=False)  # bytes of the accelerator it runs on; 0: it runs on the CPU
     lanes: int = 0  # steps that may run side by side; 0: as many as there are engine threads
+    continuous: bool = False  # segments of any length share a step, and join and leave at any: nothing is padded
     markup: frozenset[str] = frozenset()  # marks in a text that it reads besides words, such as "[laughter]"
     voice_kind: str = ""  # of learnt voices; those of another kind are not offered; "": by the engine's name
 

@@ -29,6 +29,7 @@ FIRST_PATIENCE_S: Final = 0.25  # a first sound that waited so long counts like 
 CRITICAL_S: Final = (0.03, 0.5)  # bounds of "about to run dry"; between them the time of two steps
 PADDING_MAX: Final = 0.2  # of a batch, by the lengths of its segments
 GATHER_MAX_S: Final = 0.005  # a batch waits no longer for others to join
+GATHER_CONTINUOUS_S: Final = 0.002  # the way of a result to its session and back
 GATHER_MEMORY: Final = 20  # waits that are remembered, and steps without one until it is tried again
 GATHER_GAIN_MIN: Final = 0.3  # share of waits that must have brought somebody
 LATE_MEMORY_S: Final = 2.0
@@ -95,7 +96,9 @@ def _waits(number: int, ticket: Ticket) -> bool:
 class Scheduler:
     """See the module text. Not thread-safe: whoever runs the lanes holds a lock."""
 
-    def __init__(self, *, lanes: int, batch_max: int) -> None:
+    def __init__(self, *, lanes: int, batch_max: int, continuous: bool = False) -> None:
+        """`continuous`: see `Capabilities.continuous`."""
+        self._continuous = continuous
         self.costs = StepCosts(lanes, batch_max)
         self.shares = Shares()
         self.waiting = 0
@@ -229,10 +232,16 @@ class Scheduler:
             return False
         if self._gather_until:
             return now < self._gather_until
+        if self._continuous:  # steps are many and short: one without the others costs the same, and holds them up
+            return self._worth_a_wait(batch, GATHER_CONTINUOUS_S, now)
         wait = min(GATHER_MAX_S, self.costs.fixed_s / 2)
         hurried = any(ticket.urgency.first or ticket.urgency.due <= now + self.critical_s + wait for ticket in batch)
         if hurried or wait < GATHER_MAX_S / 10:
             return False
+        return self._worth_a_wait(batch, wait, now)
+
+    def _worth_a_wait(self, batch: list[Ticket], wait: float, now: float) -> bool:
+        """Begin to wait, unless that brought nobody lately."""
         if self._gains.value < GATHER_GAIN_MIN and self._declined < GATHER_MEMORY:
             self._declined += 1
             return False

@@ -13,6 +13,7 @@ from server.scheduler.scheduler import (
     AHEAD_S,
     CRITICAL_S,
     FIRST_PATIENCE_S,
+    GATHER_CONTINUOUS_S,
     GATHER_MAX_S,
     LATE_MEMORY_S,
     PADDING_MAX,
@@ -274,6 +275,32 @@ def test_nobody_in_a_hurry_waits_for_a_batch(urgency: Urgency, why: str) -> None
     returning(scheduler, 3)
     ticket = asking(scheduler, urgency, NOW + 0.013)
     assert step(scheduler, NOW + 0.013) == [ticket], why
+
+
+def test_an_engine_whose_jobs_join_at_any_step_waits_for_those_of_the_last_also_in_a_hurry() -> None:
+    """Their steps are one code long: whoever is left out of one is a whole step later."""
+    scheduler = Scheduler(lanes=1, batch_max=4, continuous=True)
+    tickets = [asking(scheduler, Urgency(NOW, first=True)) for _ in range(3)]
+    assert step(scheduler) == tickets
+    now = NOW + STEP_S
+    scheduler.submit(tickets[0], now)
+    plan = scheduler.schedule(now)
+    assert not plan.batch
+    assert plan.look_again_at == pytest.approx(now + GATHER_CONTINUOUS_S)
+    for ticket in tickets[1:]:
+        scheduler.submit(ticket, now)
+    assert set(step(scheduler, now)) == set(tickets)
+
+
+def test_it_goes_on_without_those_who_do_not_come_back() -> None:
+    scheduler = Scheduler(lanes=1, batch_max=4, continuous=True)
+    tickets = [asking(scheduler, Urgency(NOW, first=True)) for _ in range(2)]
+    step(scheduler)
+    now = NOW + STEP_S
+    scheduler.submit(tickets[0], now)
+    until = scheduler.schedule(now).look_again_at
+    assert until is not None
+    assert step(scheduler, until) == tickets[:1]
 
 
 def test_nothing_waits_where_nobody_comes_back() -> None:

@@ -33,6 +33,7 @@ FULL = Capabilities(
     context_tokens=8,
     device_memory=24 << 30,
     lanes=1,
+    continuous=True,
     voice_kind="full-voices-1",
 )
 

@@ -94,6 +94,9 @@ def load(options: Options, folder: Path) -> Loaded:
         context_tokens=CONTEXT_TOKENS,
         device_memory=torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else 0,
         lanes=1,
+        continuous=True,
+        markup=tokenizer.markup,
+        voice_kind=f"cosyvoice{place.version}-{models.fingerprint[:12]}",
     )
     return Loaded(model, decoder, tokenizer, shelf, models, device, capabilities)
 
