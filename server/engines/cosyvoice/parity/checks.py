@@ -37,19 +37,21 @@ _ENDLESS: Final = 1_000_000
 _FLOW_ENTRY: Final = re.compile(r"flow_mel_n(\d+)_stream([01])_final([01])")
 
 
-def greedy_codes(case: Case, count: int) -> tuple[list[int], npt.NDArray[np.float32]]:
-    """The likeliest codes of the whole text, and the log-probabilities `[count, rows]` that each was chosen of."""
-    known = case.drawn.get("whole")
+def greedy_codes(case: Case, count: int, prompt: str = "prompt_speech") -> tuple[list[int], npt.NDArray[np.float32]]:
+    """The likeliest codes of the whole text, and the log-probabilities `[count, rows]` they were chosen of. `prompt`:
+    the entry with the codes of the voice.
+    """
+    known = case.drawn.get(prompt)
     if known is None or len(known[0]) < count:
         job = CodeJob(
             case.model.config.llm,
             case.ids("text"),
             prompt_text=case.ids("prompt_text", []),
-            prompt_codes=case.ids("prompt_speech", []),
+            prompt_codes=case.ids(prompt, []),
             limits=CodeLimits(most_per_token=_ENDLESS, most=count),
             manner=_GREEDY,
         )
-        known = case.drawn["whole"] = _run(case, job, count)
+        known = case.drawn[prompt] = _run(case, job, count)
     return known[0][:count], known[1][:count]
 
 
@@ -74,7 +76,7 @@ def _run(
 ) -> tuple[list[int], npt.NDArray[np.float32]]:
     lm = case.model.lm
     lm.prepare()
-    inputs = sum(len(case.ids(name, [])) for name in ("text", "prompt_text", "prompt_speech"))
+    inputs = sum(len(case.ids(name, [])) for name in ("text", "prompt_text", "prompt_speech", "flow_prompt_token"))
     cache = SlotCache(lm.config, 1, 2 * (inputs + count) + 64, lm.device, lm.dtype)  # fill marks, too
     decoder = Decoder(lm, cache, case.model.config.sampling)
 

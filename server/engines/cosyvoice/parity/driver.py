@@ -67,7 +67,7 @@ def offline(case: Case, entry: str) -> Iterator[Finding]:
 
 def _codes(case: Case, frames: int) -> Tensor:
     count = frames // case.model.config.flow.frames_per_code
-    return torch.tensor(greedy_codes(case, count)[0], dtype=torch.int64)
+    return torch.tensor(greedy_codes(case, count, "flow_prompt_token")[0], dtype=torch.int64)
 
 
 def _chunks(case: Case, total: int) -> list[int]:
