@@ -19,6 +19,8 @@ from server.jobs.listing import printable
 from server.jobs.queue import timestamp
 from server.observe.logs import configure_logs
 from server.settings import Settings
+from server.voices import VoicesFailed, VoiceStore
+from server.voices.place import open_voices
 
 EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
@@ -95,7 +97,7 @@ async def _try(letter: Letter, folder: LetterFolder, engines: "_Engines", target
     request = letter.failed.request
     pool = await engines.pool(letter.failed.engine)
     capabilities = pool.capabilities
-    if capabilities.voice(request.voice) is None:
+    if capabilities.voice(request.voice) is None and not engines.voices.may_use(letter.failed.principal, request.voice):
         raise _Failed(f"{capabilities.name} has no voice {request.voice} here")
     try:
         pcm = await engines.render(pool, replace(request, parts=()))
@@ -124,11 +126,20 @@ def _reason(error: OSError, place: Path) -> str:
     return f"{error.strerror or type(error).__name__} ({error.filename or place})"
 
 
+def _voices(settings: Settings) -> VoiceStore:
+    """Those that users had learnt; none where the folder of the settings is no good."""
+    try:
+        return open_voices(settings)
+    except VoicesFailed:
+        return VoiceStore(None)
+
+
 class _Engines:
     """The engines that letters ask for, each started once."""
 
     def __init__(self, settings: Settings) -> None:
         self.hang = False  # a step of one of them does not return
+        self.voices = _voices(settings)
         self._settings = settings
         self._pools: dict[str, InProcessPool] = {}
         self._problems: dict[str, str] = {}
@@ -147,7 +158,7 @@ class _Engines:
         name = engine if engine in registry.names() else settings.engine
         options = settings.engine_options if name == settings.engine else {}
         try:
-            started = await in_daemon_thread(lambda: start_engine(name, options))
+            started = await in_daemon_thread(lambda: start_engine(name, options, voices=self.voices))
         except START_ERRORS as error:
             self._problems[engine] = f"the engine {name} cannot start: {' '.join(str(error).split())}"
             return

@@ -224,8 +224,11 @@ class VoiceStore:
 
 def _make(path: Path) -> None:
     """The folder, with mode 0700 where it is new."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    path.mkdir(mode=0o700, exist_ok=True)
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.mkdir(mode=0o700, exist_ok=True)
+    except FileExistsError as error:  # as something else
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path)) from error
 
 
 def _clean_up(folder: Path) -> None:
