@@ -1,13 +1,11 @@
 """Codes to mel: the flow of either version, whole or hop by hop with everything that came before kept.
 
 The solver's steps do not see each other, so each has a cache of its own. A pass (a hop, or a whole segment) is advanced
-by one step at a time, several passes in one call: `step_passes`.
+by one step at a time, several passes in one call: `step_passes` in `passes.py`.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from math import pi
 from typing import cast
 
 import torch
@@ -19,9 +17,12 @@ from server.engines.cosyvoice.flow.base import Encoder, Estimator
 from server.engines.cosyvoice.flow.blocks import FlowCache, grid, pieces
 from server.engines.cosyvoice.flow.dit import Dit
 from server.engines.cosyvoice.flow.lookahead import LookaheadEncoder, LookaheadLayer
+from server.engines.cosyvoice.flow.passes import CODES_PER_SECOND, LIMIT_S, FlowPass, check_length, noise, step_passes
 
-LIMIT_S = 300  # of the noise that the models were trained to start from
-CODES_PER_SECOND = 25
+__all__ = [
+    "CODES_PER_SECOND", "LIMIT_S", "FlowModel", "FlowPass", "FlowPrefix", "FlowPrompt", "FlowState", "noise",
+    "step_passes",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,25 +82,27 @@ class FlowModel(nn.Module):
         return LookaheadEncoder(self.pre_lookahead_layer, self.config.frames_per_code)
 
     @torch.inference_mode()
-    def whole(self, codes: Tensor, prompt: FlowPrompt, *, streaming: bool, final: bool) -> "FlowPass":
+    def whole(self, codes: Tensor, prompt: FlowPrompt, *, streaming: bool, final: bool) -> FlowPass:
         """All of a segment at once, nothing kept. `streaming`: in blocks of 25 codes from the prompt's first, else in
         one block. Not `final`: the last three codes are only looked at. Its mel has the frames of the other codes.
 
         Raises ValueError: codes of a wrong shape or with no frame to make, a prompt that does not fit, too long.
         """
         self._check_prompt(prompt)
-        given = _checked_codes(codes)
+        config, known, given = self.config, len(prompt.codes), _checked_codes(codes)
         ahead = None
         if not final:
-            given, ahead = given[: -self.config.lookahead], given[-self.config.lookahead :]
+            given, ahead = given[: -config.lookahead], given[-config.lookahead :]
         if not len(given):
             raise ValueError(
                 f"codes: there are {len(codes)}, none of which gets a frame; allowed: at least one that does"
             )
-        total = len(prompt.codes) + len(given)
-        blocks = grid(0, total, self.config.block) if streaming else (total,)
+        total = known + len(given)
+        check_length(total)
+        blocks = grid(0, total, config.block) if streaming else (total,)
         mu = self._mu(torch.cat([prompt.codes, given]), ahead, blocks, None)
-        return FlowPass(self, mu, self._speaker(prompt), prompt.mel, 0, blocks, None, skip=2 * len(prompt.codes))
+        speaker, skip = self._speaker(prompt), config.frames_per_code * known
+        return FlowPass(self.estimator, config, mu, speaker, prompt.mel, 0, blocks, None, skip=skip)
 
     @torch.inference_mode()
     def prefix(self, prompt: FlowPrompt, history: int | None, *, aligned: bool = False) -> "FlowPrefix":
@@ -125,7 +128,7 @@ class FlowModel(nn.Module):
             blocks = pieces(known, config.block)
             ahead = prompt.codes[known : known + config.lookahead]
             mu = self._mu(prompt.codes[:known], ahead, blocks, encoder_cache)
-            solving = FlowPass(self, mu, speaker, prompt.mel, 0, blocks, caches, skip=0)
+            solving = FlowPass(self.estimator, config, mu, speaker, prompt.mel, 0, blocks, caches, skip=0)
             while not solving.step():
                 pass
         for cache in (encoder_cache, *caches):
@@ -149,7 +152,7 @@ class FlowModel(nn.Module):
         return cast(Tensor, self.spk_embed_affine_layer(embedding.to(self.spk_embed_affine_layer.weight.dtype)))
 
     def _check_prompt(self, prompt: FlowPrompt) -> None:
-        _checked_codes(prompt.codes, "prompt codes")
+        check_length(len(_checked_codes(prompt.codes, "prompt codes")))
         wanted = (self.config.frames_per_code * len(prompt.codes), self.config.mels)
         if tuple(prompt.mel.shape) != wanted:
             raise ValueError(
@@ -196,7 +199,7 @@ class FlowState:
         return sum(cache.bytes for cache in (self._encoder_cache, *self._caches))
 
     @torch.inference_mode()
-    def hop(self, codes: Tensor, ahead: Tensor | None) -> "FlowPass":
+    def hop(self, codes: Tensor, ahead: Tensor | None) -> FlowPass:
         """The next codes (int64 `[n]`, n >= 1) and the three after them; None: nothing comes after them. Its mel has
         the two frames of each of these codes.
 
@@ -218,11 +221,11 @@ class FlowState:
         else:
             first = len(waiting) + min(len(codes), config.block)
             blocks = (first, *pieces(count - first, config.block))
-        _check_length(self._position + count)
+        check_length(self._position + count)
         mu = model._mu(torch.cat([waiting, codes]), ahead, blocks, self._encoder_cache)
         mel = prompt.mel[config.frames_per_code * self._position :]
         self._pass = FlowPass(
-            model, mu, self._prefix.speaker, mel, self._position, blocks, self._caches,
+            model.estimator, config, mu, self._prefix.speaker, mel, self._position, blocks, self._caches,
             skip=config.frames_per_code * len(waiting),
         )  # fmt: skip
         self._position += count
@@ -230,128 +233,7 @@ class FlowState:
         return self._pass
 
 
-class FlowPass:
-    """Frames that are being made: those of `mu`, of which the first `skip` belong to the prompt. `position` is their
-    place and `blocks` their blocks, in codes; `prompt_mel` is what is known of the first of them.
-    """
-
-    def __init__(
-        self, model: FlowModel, mu: Tensor, speaker: Tensor, prompt_mel: Tensor, position: int, blocks: Sequence[int],
-        caches: Sequence[FlowCache] | None, *, skip: int,
-    ) -> None:  # fmt: skip
-        _check_length(position + sum(blocks))
-        self.model = model
-        self.frames, mels = mu.shape
-        self.blocks = [model.config.frames_per_code * block for block in blocks]
-        self.caches = caches
-        first = model.config.frames_per_code * position
-        self.x = noise(mels, mu.device)[first : first + self.frames]  # float32: steps add up in it
-        self.mu = mu.new_zeros(2, self.frames, mels)
-        self.mu[0] = mu
-        self.condition = mu.new_zeros(2, self.frames, mels)
-        known = min(self.frames, len(prompt_mel))
-        self.condition[0, :known] = prompt_mel[:known]
-        self.speaker = torch.stack([speaker, torch.zeros_like(speaker)])
-        self.at = 0
-        self._skip = skip
-
-    @property
-    def done(self) -> bool:
-        """Whether all steps are made."""
-        return self.at == self.model.config.steps
-
-    @property
-    def mel(self) -> Tensor:
-        """`[frames, 80]` float32, without the prompt's; RuntimeError before it is done."""
-        if not self.done:
-            raise RuntimeError(f"{self.at} of {self.model.config.steps} steps are made")
-        return self.x[self._skip :]
-
-    def step(self) -> bool:
-        """One step of the solver; True when all are made."""
-        step_passes([self])
-        return self.done
-
-    def solve(self) -> Tensor:
-        """All steps that are left; the mel."""
-        while not self.done:
-            self.step()
-        return self.mel
-
-
-@torch.inference_mode()
-def step_passes(passes: Sequence[FlowPass]) -> None:
-    """One step of the solver for each of them (of one or several models, at any of their steps; done ones are left
-    alone). Those of equal length are computed in one call; on a GPU shorter ones are padded to join.
-    """
-    groups: dict[tuple[int, bool, int], list[FlowPass]] = {}
-    for item in passes:
-        if not item.done:
-            length = item.frames if item.x.device.type == "cpu" else -(-item.frames // 16) * 16
-            groups.setdefault((id(item.model), item.caches is None, length), []).append(item)
-    for group in groups.values():
-        _step(group)
-
-
-def _step(group: list[FlowPass]) -> None:
-    model = group[0].model
-    times, widths = schedule(model.config.steps)
-    longest = max(item.frames for item in group)
-    dtype = group[0].mu.dtype
-    caches = [item.caches[item.at] for item in group if item.caches is not None]
-    velocity = model.estimator.velocity(
-        _rows([item.x.to(dtype).expand(2, -1, -1) for item in group], longest),
-        _rows([item.mu for item in group], longest),
-        [times[item.at] for item in group],
-        torch.cat([item.speaker for item in group]),
-        _rows([item.condition for item in group], longest),
-        [item.blocks for item in group],
-        caches or None,
-    ).float()
-    guidance = model.config.guidance
-    for number, item in enumerate(group):
-        with_voice, without = velocity[2 * number : 2 * number + 2, : item.frames]
-        item.x = item.x + widths[item.at] * ((1.0 + guidance) * with_voice - guidance * without)
-        item.at += 1
-
-
-def _rows(parts: list[Tensor], longest: int) -> Tensor:
-    """Joined along the rows, padded to `longest` frames."""
-    padded = [functional.pad(part, (0, 0, 0, longest - part.shape[1])) for part in parts]
-    return padded[0] if len(padded) == 1 else torch.cat(padded)
-
-
-@lru_cache(maxsize=8)
-def schedule(steps: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Where each step starts, and how far it goes; in float32, added up as the models' authors do."""
-    span = 1 - torch.cos(torch.linspace(0, 1, steps + 1, dtype=torch.float32) * 0.5 * pi)
-    now, width = span[0], span[1] - span[0]
-    times, widths = [], []
-    for step in range(1, steps + 1):
-        times.append(float(now))
-        widths.append(float(width))
-        now = now + width
-        if step < steps:
-            width = span[step + 1] - now
-    return tuple(times), tuple(widths)
-
-
-@lru_cache(maxsize=8)
-def noise(mels: int, device: torch.device) -> Tensor:
-    """What every segment starts from, `[15000, mels]` float32: the models know no other."""
-    with torch.inference_mode():
-        generator = torch.Generator().manual_seed(0)
-        drawn = torch.randn([1, mels, 2 * CODES_PER_SECOND * LIMIT_S], generator=generator)
-        return drawn[0].T.contiguous().to(device)
-
-
 def _checked_codes(codes: Tensor, field: str = "codes") -> Tensor:
     if codes.ndim != 1 or codes.dtype != torch.int64:
         raise ValueError(f"{field}: {codes.dtype} of shape {tuple(codes.shape)}; allowed: int64 of one dimension")
     return codes
-
-
-def _check_length(codes: int) -> None:
-    if codes > CODES_PER_SECOND * LIMIT_S:
-        seconds = codes / CODES_PER_SECOND
-        raise ValueError(f"codes: {seconds:.1f} s of speech with the voice's prompt; allowed: {LIMIT_S} s in a segment")
