@@ -4,6 +4,7 @@ Marks are found by us, never by the tokenizer: what a user writes cannot become 
 """
 
 import hashlib
+import itertools
 import json
 import re
 from collections.abc import Sequence
@@ -48,9 +49,10 @@ class TextTokenizer:
         self._tokenizer.add_special_tokens([AddedToken(mark, special=True, normalized=False) for mark in marks])
         self._tokenizer.encode_special_tokens = True  # "<|im_end|>" in a text is nothing but these characters
         self._ids = {mark: self._id(mark) for mark in marks}
+        self._marks = {number: mark for mark, number in self._ids.items()}
         self._found = re.compile("(" + "|".join(map(re.escape, sorted(self.markup, key=len, reverse=True))) + ")")
         self.end_of_prompt = self._ids[END_OF_PROMPT]
-        self.size = self._tokenizer.get_vocab_size(with_added_tokens=True)
+        self.largest_id = max(self._tokenizer.get_vocab(with_added_tokens=True).values())
         digest = hashlib.sha256(f"{version}".encode())
         for file in files:
             digest.update(hashlib.sha256(file.read_bytes()).digest())
@@ -79,8 +81,14 @@ class TextTokenizer:
         return Encoded(tuple(ids), tuple(spans))
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of ids, marks included; for people to read."""
-        return str(self._tokenizer.decode(list(ids), skip_special_tokens=False))
+        """The text of ids, marks included."""
+        parts: list[str] = []
+        for mark, run in itertools.groupby(ids, self._marks.get):
+            if mark is None:
+                parts.append(self._tokenizer.decode(list(run), skip_special_tokens=False))
+            else:  # the tokenizer would take its letters for bytes
+                parts.append(mark * len(list(run)))
+        return "".join(parts)
 
     def _id(self, mark: str) -> int:
         number = self._tokenizer.token_to_id(mark)

@@ -4,7 +4,8 @@ from typing import Final
 
 import numpy as np
 
-from server.engines.cosyvoice.config import ModelConfig
+from server.engines.cosyvoice.config import ModelConfig, ModelVersion
+from server.engines.cosyvoice.text.marks import markup
 from server.engines.cosyvoice.text.wording import text_of, wording
 from server.engines.cosyvoice.voice.data import VoiceData
 from server.engines.cosyvoice.voice.features import MEL_RATE, SPEECH_RATE, flow_mel, speaker_features, speech_features
@@ -23,7 +24,7 @@ def learn_voice(recording: Recording, text: str, models: VoiceModels, config: Mo
     """`text`: what is said in the recording; empty: not told, then only the sound of the voice is learnt. Raises
     ValueError, one line that begins with "text", where that cannot be; ModelError where a model fails.
     """
-    read = spoken_text(text, recording.seconds)
+    read = spoken_text(text, recording.seconds, config.version)
     speech = recording.at(SPEECH_RATE)
     mel = flow_mel(recording.at(MEL_RATE), config.mel_top_hz)
     codes = models.codes(speech_features(speech))
@@ -35,14 +36,14 @@ def learn_voice(recording: Recording, text: str, models: VoiceModels, config: Mo
     )  # fmt: skip
 
 
-def spoken_text(text: str, seconds: float) -> str:
+def spoken_text(text: str, seconds: float, version: ModelVersion) -> str:
     """What is said in a recording of that length, as the language model reads it. Raises ValueError."""
     if not text.strip():
         return ""
     if len(text) > _LONGEST_TEXT:
         raise ValueError(f"text has {len(text):,} characters; at most {_LONGEST_TEXT:,} are allowed")
     cut = Cut(0, len(text), text, Boundary.SENTENCE, CutCause.END, dominating_language(text, "zh"))
-    tokens = normalise(cut)
+    tokens = normalise(cut, markup=markup(version))
     words = sum(token.kind == "word" for token in tokens)
     if not words:
         raise ValueError("text says nothing: give what is said in the recording, or leave it out")

@@ -108,7 +108,7 @@ def _allowed() -> str:
 def _mixed(file: Any) -> tuple[Floats, int, float]:
     """Samples, rate, and the largest share of samples at full scale in a channel."""
     if file.format not in _FORMATS:
-        raise ValueError(f"the recording is a {file.format} file; allowed are WAV and FLAC")
+        raise ValueError(f"the recording is of the kind {file.format}; allowed are WAV and FLAC")
     rate, channels = int(file.samplerate), int(file.channels)
     if rate not in RATES:
         checked(np.zeros(0, np.float32), rate)  # raises
