@@ -65,7 +65,8 @@ class VoiceStore:
         self.path = path
         self.per_principal = per_principal
         self._told: dict[str, tuple[int, int]] = {}  # damaged files that were told, by name; dropped with the file
-        self._lock = threading.Lock()  # of `_told`
+        self._found: set[str] = set()  # since `take_found`; bounded by the voices there were
+        self._lock = threading.Lock()  # of both
 
     def open(self) -> None:
         """Make the folder where it is missing, for its owner alone, and show that it takes files. Removes what writers
@@ -99,7 +100,10 @@ class VoiceStore:
         try:
             if path is not None:
                 with _opened(path) as (file, size):
-                    return read_data(file, read_head(file, size))
+                    data = read_data(file, read_head(file, size))
+                with self._lock:
+                    self._found.add(voice)
+                return data
         except FileNotFoundError:
             pass
         except (OSError, BadVoiceFile) as error:
@@ -115,7 +119,9 @@ class VoiceStore:
                     found = read_head(file, size)
                     if found.id != voice:
                         raise BadVoiceFile("it is another voice's")
-                    return found
+                with self._lock:
+                    self._found.add(voice)
+                return found
         except FileNotFoundError:
             pass
         except (OSError, BadVoiceFile) as error:
@@ -128,6 +134,12 @@ class VoiceStore:
     def ids(self) -> frozenset[str]:
         """Those of all voices, damaged ones included."""
         return frozenset(path.stem for path in self._files())
+
+    def take_found(self) -> set[str]:
+        """Whatever was found here since it was asked last: voices that may be gone again before anybody listed them."""
+        with self._lock:
+            found, self._found = self._found, set()
+            return found
 
     def of(self, owner: str, kind: str) -> list[OwnVoice]:
         """Somebody's voices that engines of this kind understand, the oldest first."""

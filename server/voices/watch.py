@@ -42,7 +42,8 @@ class VoiceWatch:
         if changed_ns == self._changed_ns and time.time_ns() - changed_ns > _SETTLED_NS:
             return
         self._changed_ns = changed_ns
-        known, self._known = self._known, self._store.ids()
+        known = self._known | self._store.take_found()  # first: what is found from here on is looked for the next time
+        self._known = self._store.ids()
         for voice in known - self._known:
             try:
                 self._on_gone(voice)

@@ -148,7 +148,7 @@ async def processes(
     count: int, engine_options: Mapping[str, Any] | None = None, *, engine: str = "tone", **options: Any
 ) -> AsyncIterator[WorkerProcesses]:
     """Worker processes, all of them ready. Options are those of `WorkerConfig` and of `WorkerProcesses`."""
-    for_workers = {name: options.pop(name) for name in ("step_timeout_s", "threads") if name in options}
+    for_workers = {name: options.pop(name) for name in ("step_timeout_s", "threads", "voices") if name in options}
     config = WorkerConfig(engine, engine_options or {}, log_format="json", **for_workers)
     running = WorkerProcesses(config, count, **options)
     try:

@@ -150,6 +150,7 @@ def _folder(file: Path) -> None:
 def test_a_damaged_file_is_left_out_with_one_warning(store: VoiceStore, damage: Any) -> None:
     voice, whole = add(store), add(store)
     damage(file_of(store, voice))
+    listed: list[OwnVoice] = []
     with capture_logs() as logs:
         for _ in range(3):
             assert store.read(voice.id) is None
@@ -278,6 +279,19 @@ async def test_a_voice_that_another_process_deletes_is_told_once(store: VoiceSto
     store.remove(kept.id, "ann")
     await asyncio.sleep(0.05)
     assert len(told) == 2  # it looks no more
+
+
+async def test_a_voice_that_came_and_went_between_two_looks_is_told_where_it_was_used(store: VoiceStore) -> None:
+    told: list[str] = []
+    watch = VoiceWatch(store, told.append, every_s=60)
+    used, unused = add(store), add(store)
+    assert store.read(used.id)
+    other = VoiceStore(store.path)
+    other.remove(used.id, "ann")
+    other.remove(unused.id, "ann")
+    watch.look()
+    watch.close()
+    assert used.id in told
 
 
 async def test_what_one_listener_does_wrong_does_not_keep_the_next_voice(store: VoiceStore) -> None:
