@@ -71,9 +71,12 @@ class OrderedKv:
     """
 
     def __init__(self, layers: int, history: int | None) -> None:
-        """`history` is how many positions are kept of those after the pinned ones; None: all."""
+        """`history` is how many positions are kept of those after the pinned ones; None: all. Until something is
+        pinned, everything is kept.
+        """
         self._layers = layers
         self._history = history
+        self._limit: int | None = None  # the history, once it counts
         self._room: Tensor | None = None  # [layers, 2, heads, places, size]
         self._shared = False  # with a copy: not to be written into
         self._length = 0
@@ -92,7 +95,7 @@ class OrderedKv:
 
     def pin(self) -> None:
         """Keep what is in it now, whatever the history. Once."""
-        self._pinned = self._length
+        self._pinned, self._limit = self._length, self._history
         self._shared = True
 
     def copy(self) -> "OrderedKv":
@@ -100,7 +103,7 @@ class OrderedKv:
         self._shared = True
         twin = OrderedKv(self._layers, self._history)
         twin._room, twin._shared, twin._length = self._room, True, self._length
-        twin._pinned, twin._dropped = self._pinned, self._dropped
+        twin._limit, twin._pinned, twin._dropped = self._limit, self._pinned, self._dropped
         return twin
 
     def attend(
@@ -118,7 +121,7 @@ class OrderedKv:
         begin = self._length
         for block in blocks:
             end = begin + block
-            first = 0 if self._history is None else max(self._pinned, begin - self._history)
+            first = 0 if self._limit is None else max(self._pinned, begin - self._limit)
             parted = first > self._pinned or (first == self._pinned and self._dropped > 0)
             seen = own[:, :, first:end]
             if parted and self._pinned:
@@ -150,14 +153,14 @@ class OrderedKv:
         if room is not None and not self._shared and self._length + count <= room.shape[3]:
             return room
         after = self._length - self._pinned
-        dropped = 0 if self._history is None else max(0, after - self._history)
+        dropped = 0 if self._limit is None else max(0, after - self._limit)
         length = self._length - dropped
         kept = slice(self._pinned + dropped, self._length)
         if room is not None and not self._shared and dropped and length + count <= room.shape[3]:
             room[:, :, :, self._pinned : length] = room[:, :, :, kept].clone()
         else:
             # With a history, room for as much again: then it is moved to the front once every so many positions.
-            spare = int(length * (GROWTH - 1)) if self._history is None else self._history
+            spare = int(length * (GROWTH - 1)) if self._limit is None else self._limit
             grown = k.new_empty(self._layers, 2, heads, length + count + (spare if length else 0), size)
             if room is not None:
                 grown[:, :, :, : self._pinned] = room[:, :, :, : self._pinned]
