@@ -84,11 +84,11 @@ ALLOWED_RATES = ", ".join(f"{rate:,}" for rate in RATES)
         (file_of(speech(61)), "the recording is longer than 60 s; 3 to 30 s are allowed"),
         (
             file_of(silence(5)),
-            "the recording is silent: its loudest part is at -120 dBFS; at least -45 is needed",
+            "the recording is silent or too quiet: its loudest part is at -120 dBFS; at least -40 is needed",
         ),
         (
             file_of(0.002 * speech(5)),
-            "the recording is silent: its loudest part is at -66 dBFS; at least -45 is needed",
+            "the recording is silent or too quiet: its loudest part is at -66 dBFS; at least -40 is needed",
         ),
         (
             file_of(np.concatenate([speech(0.5), silence(3), speech(0.5)])),
@@ -106,6 +106,10 @@ def test_a_recording_of_no_use_is_refused_in_one_line(data: bytes, message: str)
         read_recording(data)
     assert str(failure.value).startswith(message)
     assert "\n" not in str(failure.value)
+
+
+def test_quiet_speech_is_speech() -> None:
+    assert read_recording(file_of(0.07 * speech(4))).seconds == pytest.approx(4.0, abs=0.03)
 
 
 def test_speech_near_full_scale_is_not_clipped() -> None:

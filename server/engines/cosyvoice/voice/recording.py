@@ -22,7 +22,8 @@ RATES: Final = (16_000, 22_050, 24_000, 32_000, 44_100, 48_000, 88_200, 96_000, 
 """Samples a second. Others between them would need filters of hundreds of megabytes."""
 _FORMATS: Final = frozenset({"WAV", "WAVEX", "RF64", "FLAC"})
 _MOST_READ_S: Final = 60  # with the silence at the ends, which does not count
-_QUIETEST_DB: Final = -45.0  # of the loudest part: below lies the noise of most rooms
+_QUIETEST_DB: Final = -40.0  # of the loudest part
+_NOISE_DB: Final = -70.0  # what is below is silence, however quiet the rest is
 _RANGE_DB: Final = 35.0  # what is so much quieter than the loudest part is a pause
 _LEAST_SPEECH_S: Final = 1.5
 _MARGIN_S: Final = 0.2  # of silence that stays at the ends
@@ -79,15 +80,16 @@ def checked(samples: Floats, rate: int, full_scale: float = 0.0) -> Recording:
     loudest = float(np.sort(levels)[-_LOUDEST_FRAMES:][0]) if len(levels) else -120.0
     if len(levels) >= _LOUDEST_FRAMES and loudest < _QUIETEST_DB:
         raise ValueError(
-            f"the recording is silent: its loudest part is at {loudest:.0f} dBFS; at least {_QUIETEST_DB:.0f} is needed"
+            f"the recording is silent or too quiet: its loudest part is at {loudest:.0f} dBFS; at least"
+            f" {_QUIETEST_DB:.0f} is needed"
         )
     clipped = max(full_scale, _clipped_share(samples))
     if clipped > _CLIPPED_MOST:
         raise ValueError(
-            f"the recording is clipped: {clipped:.1%} of its samples are cut off at the top; at most"
+            f"the recording is clipped: {clipped:.2%} of its samples are cut off at the top; at most"
             f" {_CLIPPED_MOST:.1%} may be: record it with less gain"
         )
-    speech = np.flatnonzero(levels > max(_QUIETEST_DB, loudest - _RANGE_DB))
+    speech = np.flatnonzero(levels > max(_NOISE_DB, loudest - _RANGE_DB))
     first, end = (int(speech[0]), int(speech[-1]) + 1) if len(speech) else (0, 0)
     frame, margin = round(_FRAME_S * rate), round(_MARGIN_S * rate)
     recording = Recording(np.ascontiguousarray(samples[max(0, first * frame - margin) : end * frame + margin]), rate)
