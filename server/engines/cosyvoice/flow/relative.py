@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,6 +20,21 @@ def identity(weight: Tensor) -> tuple[object, ...]:
     return weight.data_ptr(), version, weight.device, weight.dtype
 
 
+def _doubled(room: int, need: int) -> int:
+    while room < need:
+        room *= 2
+    return room
+
+
+class _Table(NamedTuple):
+    """Projected distances `[heads, size, behind + 1 + before]`, from the longest way back to the longest forward."""
+
+    projected: Tensor
+    behind: int
+    before: int
+    made_of: tuple[object, ...]
+
+
 class RelativePositions:
     """The scores of queries by distance alone. The projected distances are kept in a table: it grows by doubling, is
     shared by all utterances, and is made anew when the weight has changed.
@@ -26,9 +42,7 @@ class RelativePositions:
 
     def __init__(self, heads: int, size: int) -> None:
         self._shape = (heads, size)
-        self._table: Tensor | None = None  # [heads, size, distances], from the longest way back to the longest forward
-        self._behind, self._before = FIRST_BEHIND, FIRST_BEFORE
-        self._made_of: tuple[object, ...] = ()
+        self._table: _Table | None = None
 
     def scores(self, q: Tensor, keys: int, distance: int, weight: Tensor) -> Tensor:
         """`q` `[heads, n, size]`; `keys` is the number of neighbouring keys, the first of them `distance` before the
@@ -44,21 +58,20 @@ class RelativePositions:
 
     def _distances(self, behind: int, before: int, weight: Tensor) -> tuple[Tensor, int]:
         """A table that reaches so far, and how far back it begins."""
-        made_of = identity(weight)
-        if made_of != self._made_of:
-            self._table, self._behind, self._before = None, FIRST_BEHIND, FIRST_BEFORE
-        if self._table is None or behind > self._behind or before > self._before:
-            while self._behind < behind:
-                self._behind *= 2
-            while self._before < before:
-                self._before *= 2
-            self._table = self._project(weight)
-            self._made_of = made_of
-        return self._table, self._behind
+        table, made_of = self._table, identity(weight)
+        reach = FIRST_BEHIND, FIRST_BEFORE
+        if table is not None and table.made_of == made_of:
+            if behind <= table.behind and before <= table.before:
+                return table.projected, table.behind
+            reach = table.behind, table.before
+        behind, before = _doubled(reach[0], behind), _doubled(reach[1], before)
+        # Set at once: another thread may be reading it.
+        self._table = _Table(self._project(weight, behind, before), behind, before, made_of)
+        return self._table.projected, behind
 
-    def _project(self, weight: Tensor) -> Tensor:
+    def _project(self, weight: Tensor, behind: int, before: int) -> Tensor:
         dim = weight.shape[1]
-        distances = torch.arange(self._behind, -self._before - 1, -1, device=weight.device, dtype=torch.float32)
+        distances = torch.arange(behind, -before - 1, -1, device=weight.device, dtype=torch.float32)
         steps = torch.arange(0, dim, 2, device=weight.device, dtype=torch.float32)
         angles = distances.unsqueeze(1) * torch.exp(steps * (-math.log(PERIOD) / dim))
         waves = torch.stack((angles.sin(), angles.cos()), 2).flatten(1).to(weight.dtype)

@@ -236,12 +236,13 @@ class UNet(nn.Module):
         weight = cast(nn.Linear, self.time_mlp["linear_1"]).weight
         if (times_of := identity(weight)) != self._times_of or len(self._times) > TIMES_KEPT:
             self._times, self._times_of = {}, times_of
+        times = self._times  # another thread may replace it meanwhile
         for value in t:
-            if value not in self._times:
-                self._times[value] = self._project(value, weight.device, weight.dtype)
+            if value not in times:
+                times[value] = self._project(value, weight.device, weight.dtype)
         if len(set(t)) == 1:
-            return self._times[t[0]].unsqueeze(0)
-        return torch.stack([self._times[value] for value in t]).repeat_interleave(ROWS, 0)
+            return times[t[0]].unsqueeze(0)
+        return torch.stack([times[value] for value in t]).repeat_interleave(ROWS, 0)
 
     def _project(self, t: float, device: torch.device, dtype: torch.dtype) -> Tensor:
         """`[levels, channels]`; the angles in float32, they are large."""
