@@ -95,12 +95,14 @@ class _Window:
 
 class KvCache:
     """Keys and values of some layers of equal shape. Whoever uses it calls `attend` for each layer in turn, with the
-    same blocks, and then `advance`.
+    same blocks, and then `advance`. Everything is kept until it is pinned, and then `history` frames besides.
     """
 
     def __init__(self, layers: int, history: int | None) -> None:
         self._layers = layers
-        self._window = _Window(history)
+        self._history = history
+        self._window = _Window(None)
+        self._is_pinned = False
         self._pinned: Tensor | None = None  # [layers, 2, rows, heads, frames, size], shared with copies, never written
         self._own: Tensor | None = None  # the same with the window's frames, and room behind them
 
@@ -116,17 +118,18 @@ class KvCache:
 
     def pin(self) -> None:
         """Keep what is in it now, whatever the history. Once."""
-        if self._pinned is not None:
+        if self._is_pinned:
             raise RuntimeError("pinned already")
-        if self._own is not None and self._window.held:
+        if self._own is not None:
             self._pinned = self._own[..., : self._window.held, :].clone()
             self._own = None
-            self._window = _Window(self._window.history)
+        self._window = _Window(self._history)
+        self._is_pinned = True
 
     def copy(self) -> "KvCache":
         """One that goes on by itself."""
-        copy = KvCache(self._layers, self._window.history)
-        copy._pinned = self._pinned
+        copy = KvCache(self._layers, self._history)
+        copy._pinned, copy._is_pinned = self._pinned, self._is_pinned
         copy._own = None if self._own is None else self._own.clone()
         copy._window = _Window(self._window.history, self._window.held, self._window.oldest)
         return copy

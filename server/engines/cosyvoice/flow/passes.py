@@ -14,6 +14,7 @@ from server.engines.cosyvoice.flow.blocks import FlowCache
 
 LIMIT_S = 300  # of the noise that the models were trained to start from
 CODES_PER_SECOND = 25
+PADDED_TO = 64  # frames: passes of lengths that round up to the same multiple join
 
 
 class FlowPass:
@@ -67,14 +68,16 @@ class FlowPass:
 
 
 @torch.inference_mode()
-def step_passes(passes: Sequence[FlowPass]) -> None:
+def step_passes(passes: Sequence[FlowPass], *, pad: bool | None = None) -> None:
     """One step of the solver for each of them (of one or several models, at any of their steps; done ones are left
-    alone). Those of equal length are computed in one call; on a GPU shorter ones are padded to join.
+    alone). Those of equal length are computed in one call. `pad`: shorter ones are padded to join; None: on a GPU,
+    where calls are dearer than frames.
     """
     groups: dict[tuple[int, bool, int], list[FlowPass]] = {}
     for item in passes:
         if not item.done:
-            length = item.frames if item.x.device.type == "cpu" else -(-item.frames // 16) * 16
+            padded = item.x.device.type != "cpu" if pad is None else pad
+            length = -(-item.frames // PADDED_TO) * PADDED_TO if padded else item.frames
             groups.setdefault((id(item.estimator), item.caches is None, length), []).append(item)
     for group in groups.values():
         _step(group)
