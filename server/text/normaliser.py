@@ -75,7 +75,7 @@ def normalise(
     while at < len(text):
         if marks and text[at] == SIGN:
             start = source.starts[at]
-            tokens.put(marks[start], start, start + len(marks[start]))
+            tokens.put(marks[start], start, start + len(marks[start]), written=True)
             at += 1
             continue
         form = words.find(text, at) if words is not None and told < _MAX_TOLD else None
@@ -84,7 +84,7 @@ def normalise(
             told += len(instead)
             for token in _read_entry(instead, cut.language, markup):
                 if token.text[0] in "[<":
-                    tokens.put(token.text, *source.span(at, at + len(form)))
+                    tokens.put(token.text, *source.span(at, at + len(form)), written=False)
                 else:
                     tokens.say(token.text, at, at + len(form))
             at += len(form)
@@ -123,6 +123,7 @@ class _Tokens:
         self._offset = offset
         self._tokens: list[Token] = []
         self._language: Language = "zh"
+        self._row_end = -1  # where a row of written marks ends that may go on
 
     def say(self, words: str, start: int, end: int) -> None:
         """Add what `words` says; it was written at `[start, end)` of the cleaned text."""
@@ -135,15 +136,16 @@ class _Tokens:
             self._language = "zh" if match.lastgroup == "hanzi" else "en"
             self._tokens.append(Token(text, first + self._offset, last + self._offset, self._language))
 
-    def put(self, mark: str, start: int, end: int) -> None:
-        """Add a mark of the engine's; it was written at `[start, end)` of the segment."""
+    def put(self, mark: str, start: int, end: int, *, written: bool) -> None:
+        """Add a mark of the engine's at `[start, end)` of the segment: it was written there, or a lexicon has it so."""
         start, end, text = start + self._offset, end + self._offset, unicodedata.normalize("NFC", mark)
         language: Language = "en" if text[1].isascii() and text[1].isupper() else self._language
         if self._tokens:
             last = self._tokens[-1]
-            if last.end == start and last.text[0] == text[0] == "[":
+            if written and self._row_end == start and last.text[0] == text[0] == "[":
                 self._tokens.pop()
                 start, text, language = last.start, last.text + text, last.language
+        self._row_end = end if written else -1
         self._tokens.append(Token(text, start, end, language))
 
     def _mark(self, text: str, start: int, end: int) -> None:
