@@ -72,7 +72,7 @@ ERRORS: Final[dict[ErrorCode, ErrorKind]] = {
         "more unfinished utterances than `limits.queued_utterances`", False, CloseCode.POLICY
     ),
     ErrorCode.BAD_ACK: ErrorKind("an ack names samples or events that were never sent", False, CloseCode.POLICY),
-    ErrorCode.UNKNOWN_VOICE: ErrorKind("no voice has this id", False, CloseCode.POLICY),
+    ErrorCode.UNKNOWN_VOICE: ErrorKind("no voice has this id, or it was deleted", False, CloseCode.POLICY),
     ErrorCode.UNAUTHORIZED: ErrorKind("the API key is missing or wrong", False, CloseCode.POLICY),
     ErrorCode.OPEN_TIMEOUT: ErrorKind("no `open` came in time", True, CloseCode.POLICY),
     ErrorCode.IDLE_TIMEOUT: ErrorKind("nothing came for longer than `limits.idle_timeout_ms`", True, CloseCode.POLICY),

@@ -12,7 +12,8 @@ from starlette.routing import Route
 
 from protocol.limits import IDLE_HEARTBEAT_S, RESUME_ATTEMPT_S
 from server.app import Server
-from server.gateway.http_connection import KEEP_ALIVE_S, MAX_BODY_BYTES
+from server.cluster.workers.pool import LEARN_PATIENCE_S
+from server.gateway.http_connection import KEEP_ALIVE_S, MAX_BODY_BYTES, MAX_UPLOAD_BYTES, VOICES_PATH
 from server.gateways.supervisor import STOP_GRACE_S
 from server.open_files import needed_files
 from server.running import STOP_S
@@ -27,9 +28,12 @@ UNIT = ROOT / "deploy" / "systemd" / "cosystream.service"
 COMPOSE = (ROOT / "deploy" / "compose.yaml").read_text(encoding="utf-8")
 
 
-def directive(name: str) -> str:
-    """The one value of a directive of nginx."""
-    (value,) = re.findall(rf"^\s*{name}\s+([^;]+);", NGINX, re.MULTILINE)
+VOICES = "".join(re.findall(r"location = /v1/voices \{[^}]*\}", NGINX))
+
+
+def directive(name: str, text: str = NGINX.replace(VOICES, "")) -> str:
+    """The one value of a directive of nginx, for all paths but that of recordings."""
+    (value,) = re.findall(rf"^\s*{name}\s+([^;]+);", text, re.MULTILINE)
     return str(value).strip()
 
 
@@ -47,6 +51,14 @@ def test_nginx_outlasts_the_heartbeat_and_lets_go_of_connections_first() -> None
     assert seconds(directive("keepalive_timeout")) < KEEP_ALIVE_S
     assert directive("proxy_buffering") == "off"
     assert directive("client_max_body_size") == directive("client_body_buffer_size") == f"{MAX_BODY_BYTES >> 20}m"
+
+
+def test_nginx_lets_recordings_through_and_waits_for_their_voices() -> None:
+    size = f"{MAX_UPLOAD_BYTES >> 20}m"
+    assert VOICES.startswith(f"location = {VOICES_PATH} ")
+    assert directive("client_max_body_size", VOICES) == directive("client_body_buffer_size", VOICES) == size
+    assert seconds(directive("proxy_read_timeout", VOICES)) > LEARN_PATIENCE_S
+    assert "proxy_pass http://cosystream;" in VOICES
 
 
 def test_nginx_leaves_room_for_clients_that_come_back() -> None:

@@ -20,7 +20,12 @@ def commands() -> dict[str, argparse.ArgumentParser]:
     (choices,) = (
         action.choices for action in build_parser()._actions if isinstance(action, argparse._SubParsersAction)
     )
-    return dict(choices)
+    found = dict(choices)
+    for name, parser in choices.items():
+        for action in parser._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                found |= {f"{name} {inner}": each for inner, each in action.choices.items()}
+    return found
 
 
 def test_every_command_and_option_is_documented() -> None:
