@@ -45,7 +45,7 @@ def decoder(
     return Decoder(lm, cache, SamplingConfig(**sampling), piece)
 
 
-def job(text: Sequence[int] = range(20, 32), *, seed: int = 0, watch: bool = False, **more: Any) -> CodeJob:
+def job(text: Sequence[int] = range(20, 26), *, seed: int = 0, watch: bool = False, **more: Any) -> CodeJob:
     """One with a voice; models by chance repeat themselves, so nothing watches."""
     version = more.pop("version", 2)
     manner = more.pop("manner", Manner(watch=watch, keep_scores=True))

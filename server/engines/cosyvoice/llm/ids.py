@@ -28,8 +28,8 @@ def needs_end_of_prompt(config: LlmConfig) -> bool:
     return config.version == 3 and config.vocab > END_OF_PROMPT
 
 
-def check_ids(what: str, ids: Iterable[int], limit: int, also: int = -1) -> None:
-    """Raises ValueError, which names `what`, unless all are from 0 to below `limit` (or `also`)."""
+def check_ids(what: str, ids: Iterable[int], limit: int) -> None:
+    """Raises ValueError, which names `what`, unless all are from 0 to below `limit`."""
     for found in ids:
-        if not 0 <= found < limit and found != also:
+        if not 0 <= found < limit:
             raise ValueError(f"{what}: {found} is not from 0 to {limit - 1}")

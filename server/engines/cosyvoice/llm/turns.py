@@ -83,4 +83,5 @@ def voice_ids(
     if not streaming:
         return (start_id(config), *prompt_text)
     turns = Turns(config, prompt_text, prompt_codes, as_upstream=False)
-    return (*turns.first, *turns.read(())[0])
+    ids = (*turns.first, *turns.read(())[0])
+    return ids[:-1] if len(ids) > 1 else ids  # the last one is read anew: a draw may stand right behind it
