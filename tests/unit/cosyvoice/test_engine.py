@@ -1,0 +1,262 @@
+"""The engine of CosyVoice as the server sees it."""
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from server.engines.base import Engine, EngineError, RenderPlan, SegmentFailed
+from server.engines.context_cache import EngineContextCache
+from server.engines.cosyvoice.config import ModelVersion
+from server.engines.cosyvoice.engine import CosyVoiceEngine
+from server.engines.cosyvoice.shelf import VoiceGone
+from server.text.tokens import Boundary
+from tests.support.cosyvoice import SPEAKER
+from tests.support.cosyvoice_speech import listen, recording, say, segment
+
+CODE = 960  # samples
+TEXT = "你好。"  # three tokens: at most sixty codes
+OTHERS = ("好。", "你。", "你你。")
+
+
+@pytest.fixture
+def learnt(engine: CosyVoiceEngine) -> Iterator[str]:
+    """A voice of a recording."""
+    kept = {"anna": engine.make_voice(recording(), "I said a few words, and then some more of them.")}
+    engine.use_voices(kept.get)
+    yield "anna"
+    engine.forget_voice("anna")
+    engine.use_voices(lambda _: None)
+
+
+def spoken_codes(engine: CosyVoiceEngine, drawn: tuple[int, ...]) -> int:
+    """Codes that sound, of what was drawn."""
+    return sum(code < engine._flow.config.codes for code in drawn)
+
+
+def test_it_is_an_engine(engine: Engine, version: ModelVersion) -> None:
+    can = engine.capabilities
+    assert can.name == "cosyvoice"
+    assert can.fingerprint.startswith(f"cosyvoice{version}-")
+    assert [voice.id for voice in can.voices] == [SPEAKER]
+    assert not can.timings  # the model tells of no alignment: said, not guessed
+
+
+@pytest.mark.parametrize("mode", ["stream", "block"])
+def test_every_code_is_heard_for_forty_milliseconds(engine: CosyVoiceEngine, mode: str) -> None:
+    (heard,) = say(engine, segment(TEXT, SPEAKER), mode=mode)  # type: ignore[arg-type]
+    assert len(heard.samples) == CODE * spoken_codes(engine, heard.codes)
+    assert heard.samples.std() > 0.001
+
+
+def test_sound_comes_before_the_text_is_through(engine: CosyVoiceEngine) -> None:
+    job = engine.prepare(segment("Go on, Tom, go on.", SPEAKER), RenderPlan())
+    sound = 0
+    while not sound:
+        sound = sum(len(event.samples) for event in engine.step([job]) if hasattr(event, "samples"))
+    assert job.work is not None
+    assert not job.work.done
+    assert len(job.work.codes) <= 15 + 3 + 1
+    engine.cancel(job)
+
+
+def test_what_is_in_the_same_steps_changes_no_sample(engine: CosyVoiceEngine) -> None:
+    (alone,) = say(engine, segment(TEXT, SPEAKER))
+    among = say(engine, *(segment(text, SPEAKER) for text in (*OTHERS, TEXT)))[-1]
+    assert among.codes == alone.codes
+    assert np.array_equal(among.samples, alone.samples)
+
+
+def test_more_segments_than_slots_take_turns(engine: CosyVoiceEngine) -> None:
+    texts = ["你好。", "好你。", "好好。", "你你。", "好。"]
+    together = listen(engine, [engine.prepare(segment(text, SPEAKER), RenderPlan()) for text in texts], batch=3)
+    for text, heard in zip(texts, together, strict=True):
+        assert np.array_equal(heard.samples, say(engine, segment(text, SPEAKER))[0].samples)
+    assert engine._decoder.slots.free_slots == engine._decoder.slots.slots
+
+
+@pytest.mark.parametrize("known", [1, 20, None])
+def test_codes_that_were_told_are_spoken_again_without_drawing_them(
+    engine: CosyVoiceEngine, known: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (first,) = say(engine, segment(TEXT, SPEAKER))
+    if known is None:
+        monkeypatch.setattr(engine._decoder, "_draw", lambda *_: pytest.fail("all codes were known"))
+    (again,) = say(engine, segment(TEXT, SPEAKER, codes=first.codes[:known]))
+    assert np.array_equal(again.samples, first.samples)
+    assert again.codes == (first.codes[known:] if known else ())
+
+
+@pytest.mark.parametrize("mode", ["stream", "block"])
+@pytest.mark.parametrize("start", [1, 30_000])
+def test_a_rendering_from_the_middle_on_is_the_rest_of_the_whole(
+    engine: CosyVoiceEngine, start: int, mode: str
+) -> None:
+    (whole,) = say(engine, segment(TEXT, SPEAKER), mode=mode)  # type: ignore[arg-type]
+    (rest,) = say(engine, segment(TEXT, SPEAKER), mode=mode, start=start)  # type: ignore[arg-type]
+    assert np.array_equal(rest.samples, whole.samples[start:])
+
+
+def test_a_seed_decides(engine: CosyVoiceEngine) -> None:
+    one, two, again = (say(engine, segment(TEXT, SPEAKER), seed=seed)[0].codes for seed in (1, 2, 1))
+    assert one == again
+    assert one != two
+
+
+@pytest.mark.parametrize("mode", ["stream", "block"])
+@pytest.mark.parametrize("speed", [0.5, 1.3, 2.0])
+def test_speed_holds_while_streaming(engine: CosyVoiceEngine, speed: float, mode: str) -> None:
+    (plain,) = say(engine, segment(TEXT, SPEAKER), mode=mode)  # type: ignore[arg-type]
+    (heard,) = say(engine, segment(TEXT, SPEAKER, speed=speed), mode=mode)  # type: ignore[arg-type]
+    assert heard.codes == plain.codes
+    frames = len(plain.samples) // 480
+    assert len(heard.samples) == 480 * int(frames / speed)
+
+
+def test_a_paragraph_ends_in_a_pause(engine: CosyVoiceEngine) -> None:
+    (heard,) = say(engine, segment(TEXT, SPEAKER, boundary=Boundary.PARAGRAPH))
+    assert not heard.samples[-7_200:].any()
+    assert len(heard.samples) == CODE * spoken_codes(engine, heard.codes) + 7_200
+
+
+def test_a_text_that_says_nothing_ends_at_once(engine: CosyVoiceEngine) -> None:
+    (heard,) = say(engine, segment("。", SPEAKER))
+    assert len(heard.samples) == 0
+
+
+def test_what_was_said_before_is_context_and_never_heard(engine: CosyVoiceEngine) -> None:
+    (plain,) = say(engine, segment("好。", SPEAKER))
+    (led,) = say(engine, segment("好。", SPEAKER, before="你"))
+    assert led.codes != plain.codes
+    assert len(led.samples) == CODE * spoken_codes(engine, led.codes)
+
+
+def test_a_context_cache_saves_drawing_and_changes_nothing(
+    engine: CosyVoiceEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = [segment(TEXT, SPEAKER), segment("好。", SPEAKER, before="你")]
+    without = say(engine, *wanted)
+    engine.use_context_cache(EngineContextCache(blocks=20))
+    try:
+        filled = say(engine, *wanted)
+        monkeypatch.setattr(engine._decoder, "_draw", lambda *_: pytest.fail("all codes were kept"))
+        kept = say(engine, *wanted)
+    finally:
+        engine._cache = engine._preparer.cache = None
+    for a, b, c in zip(without, filled, kept, strict=True):
+        assert np.array_equal(a.samples, b.samples)
+        assert np.array_equal(a.samples, c.samples)
+
+
+def test_a_learnt_voice_speaks_and_is_forgotten(engine: CosyVoiceEngine, learnt: str) -> None:
+    (own,) = say(engine, segment(TEXT, learnt))
+    (other,) = say(engine, segment(TEXT, SPEAKER))
+    assert own.codes != other.codes
+    engine.use_voices(lambda _: None)
+    say(engine, segment(TEXT, learnt))  # nobody told that it was deleted
+    engine.forget_voice(learnt)
+    with pytest.raises(VoiceGone, match="no voice anna"):
+        engine.prepare(segment(TEXT, learnt), RenderPlan())
+
+
+def test_a_voice_of_another_model_is_refused_in_a_line(engine: CosyVoiceEngine) -> None:
+    engine.use_voices({"x": b"nonsense"}.get)
+    try:
+        with pytest.raises(VoiceGone, match=r"voice x: this is no voice of CosyVoice"):
+            engine.prepare(segment(TEXT, "x"), RenderPlan())
+    finally:
+        engine.use_voices(lambda _: None)
+
+
+def test_an_instruction_changes_how_a_voice_speaks(engine: CosyVoiceEngine, learnt: str) -> None:
+    (plain,) = say(engine, segment(TEXT, learnt))
+    (whispered,) = say(engine, segment(TEXT, learnt, instruct="whisper"))
+    assert whispered.codes != plain.codes
+
+
+def test_a_trained_speaker_follows_no_instruction(engine: CosyVoiceEngine) -> None:
+    with pytest.raises(ValueError, match="instruct: this voice is a trained speaker"):
+        engine.prepare(segment(TEXT, SPEAKER, instruct="whisper"), RenderPlan())
+
+
+@pytest.mark.parametrize("part", ["vocoder", "flow", "lm"])
+def test_numbers_that_are_none_fail_their_own_segment_alone(
+    engine: CosyVoiceEngine, part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good, bad = (engine.prepare(segment(text, SPEAKER), RenderPlan()) for text in (TEXT, OTHERS[0]))
+    (expected,) = say(engine, segment(TEXT, SPEAKER))
+    if part == "lm":
+        assert bad.work is not None
+        ids = bad.work
+        real = engine._decoder.lm.logits
+        jobs: list[object] = []
+        advance = engine._decoder.advance
+        monkeypatch.setattr(
+            engine._decoder, "advance", lambda now: (jobs.__setitem__(slice(None), now), advance(now))[1]
+        )
+
+        def logits(rows):  # type: ignore[no-untyped-def]
+            scores = real(rows)
+            if len(jobs) == 1 and jobs[0] is ids:
+                scores[:] = float("nan")
+            return scores
+
+        monkeypatch.setattr(engine._decoder.lm, "logits", logits)
+        failed = [event for event in (engine.step([bad]) or []) if isinstance(event, SegmentFailed)]
+        while not failed:
+            failed = [event for event in engine.step([bad]) if isinstance(event, SegmentFailed)]
+        assert isinstance(failed[0].error, EngineError)
+        assert failed[0].error.kind == "not_finite"
+        (heard,) = listen(engine, [good])
+    else:
+        real_push = engine._vocoder.push_many
+
+        def push(items):  # type: ignore[no-untyped-def]
+            made = real_push(items)
+            return [
+                sound * float("nan") if state is bad.vocoder and part == "vocoder" else sound
+                for sound, (state, _, _) in zip(made, items, strict=True)
+            ]
+
+        if part == "flow":
+            begin = engine._begin_piece
+
+            def broken(job):  # type: ignore[no-untyped-def]
+                if job is bad:
+                    raise RuntimeError("no flow")
+                begin(job)
+
+            monkeypatch.setattr(engine, "_begin_piece", broken)
+        monkeypatch.setattr(engine._vocoder, "push_many", push)
+        sound, failures, live = [], [], [good, bad]
+        while live:
+            for event in engine.step(live):
+                if isinstance(event, SegmentFailed):
+                    failures.append(event)
+                elif hasattr(event, "samples") and event.job is good:
+                    sound.append(event.samples)
+            live = [job for job in live if not job.over]
+        assert [event.job for event in failures] == [bad]
+        heard = replace(expected, samples=np.concatenate(sound))
+    assert np.array_equal(heard.samples, expected.samples)
+    assert engine._decoder.slots.free_slots == engine._decoder.slots.slots
+
+
+def test_many_segments_cancelled_at_random_leave_no_slot_behind(engine: CosyVoiceEngine) -> None:
+    rng = random.Random(6)
+    live = []
+    for number in range(120):
+        if len(live) < 6:
+            live.append(engine.prepare(segment("你好"[number % 2 :], SPEAKER), RenderPlan(), seed=number))
+        now = rng.sample(live, min(len(live), 4))
+        engine.step(now)
+        for job in now:
+            if job.over or rng.random() < 0.2:
+                engine.cancel(job)
+                live.remove(job)
+    for job in live:
+        engine.cancel(job)
+    assert engine._decoder.slots.free_slots == engine._decoder.slots.slots
+    assert not engine._decoder._holders
