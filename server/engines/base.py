@@ -214,6 +214,23 @@ class UsesContextCache(Protocol):
 
 
 @runtime_checkable
+class TakesLateText(Protocol):
+    """An engine that can begin with a segment before all of its text is there. The samples depend on the text alone,
+    not on when it came. The server does not use this, since its segments are whole: it is for programs that use an
+    engine directly.
+    """
+
+    def prepare_late(self, segment: Segment, plan: RenderPlan, seed: int = 0) -> Job:
+        """`prepare` for a segment whose tokens may be few or none so far. Its boundary counts at the end."""
+
+    def add_text(self, job: Job, tokens: Sequence[Token]) -> None:
+        """More of it. Never during the job's `step`."""
+
+    def end_text(self, job: Job) -> None:
+        """That was all. Until then a job with nothing to do yields empty chunks, and holds nothing that others need."""
+
+
+@runtime_checkable
 class ClonesVoices(Protocol):
     """An engine that can learn a voice from a recording (`Capabilities.cloning`). What it learns is kept by the server,
     as bytes that the engine alone understands: see `server/voices/`.

@@ -94,6 +94,22 @@ class CosyVoiceEngine:
         job.pause = round(_PAUSE_MS.get(segment.boundary, 0) * self.capabilities.sample_rate / 1000)
         return job
 
+    def prepare_late(self, segment: Segment, plan: RenderPlan, seed: int = 0) -> CosyVoiceJob:
+        """See `TakesLateText`: five text tokens and fifteen codes take turns. Raises what `prepare` does."""
+        job = self._preparer.prepare_late(segment, plan, seed)
+        job.pause = round(_PAUSE_MS.get(segment.boundary, 0) * self.capabilities.sample_rate / 1000)
+        return job
+
+    def add_text(self, job: Job, tokens: Sequence[Token]) -> None:
+        """See `TakesLateText`. Raises ValueError after the end."""
+        assert isinstance(job, CosyVoiceJob)  # made by `prepare_late`
+        self._preparer.add_text(job, tokens)
+
+    def end_text(self, job: Job) -> None:
+        """See `TakesLateText`."""
+        assert isinstance(job, CosyVoiceJob)  # made by `prepare_late`
+        self._preparer.end_text(job)
+
     def step(self, jobs: Sequence[Job]) -> Sequence[StepEvent]:
         """See Engine."""
         batch = [job for job in jobs if isinstance(job, CosyVoiceJob)]
@@ -109,7 +125,7 @@ class CosyVoiceEngine:
                     self._guarded(self._begin_piece, job, failures)
                 self._solve([job for job in live if job not in failures], failures)
                 self._speak([job for job in live if job not in failures], sounds, failures)
-                if time.perf_counter() >= until or any(map(len, sounds.values())) or all(job.over for job in live):
+                if time.perf_counter() >= until or any(map(len, sounds.values())) or all(job.idle for job in live):
                     break
         return [event for job in batch for event in self._events(job, sounds[job], failures.get(job))]
 

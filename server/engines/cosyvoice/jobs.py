@@ -16,6 +16,7 @@ from server.engines.cosyvoice.llm.jobs import CodeJob
 from server.engines.cosyvoice.shelf import KeptVoice
 from server.engines.cosyvoice.vocoder.speed import MelSpeed
 from server.engines.cosyvoice.vocoder.streaming import VocoderState
+from server.text.tokens import Token
 
 AHEAD: Final = 64  # codes that are made beyond the last piece, where others are decoded anyway
 VOCODER_FRAMES: Final = 100  # that the vocoder takes in one step
@@ -52,6 +53,8 @@ class CosyVoiceJob(Job):
     cut: int = 0  # codes that are in them
     mel: Tensor | None = None  # made, and not yet turned into samples
     mel_is_last: bool = False
+    late: list[Token] | None = None  # the text of a job that may still get more
+    late_read: int = 0  # pieces of it that the language model has
     told: int = 0  # of what was drawn
     skip: int = 0  # samples still to be left out
     pause: int = 0  # samples of silence at the end
@@ -81,6 +84,11 @@ class CosyVoiceJob(Job):
     def hungry(self) -> bool:
         """Whether nothing goes on without more codes."""
         return not self.over and self.current is None and self.mel is None and self.piece is None
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing can be done for it now: it is over, or its text is late."""
+        return self.over or (self.hungry and self.work is not None and self.work.waits_for_text)
 
     @property
     def may_decode(self) -> bool:

@@ -1,5 +1,6 @@
 """From a segment to a job: its words, the rules of its voice, and chances of its own."""
 
+from collections.abc import Sequence
 from functools import partial
 from hashlib import blake2b
 from typing import Final
@@ -13,11 +14,12 @@ from server.engines.cosyvoice.llm.turns import voice_ids
 from server.engines.cosyvoice.loading import Loaded
 from server.engines.cosyvoice.shelf import KeptVoice
 from server.engines.cosyvoice.text.prompts import SpokenPrompt, prompt_of
-from server.engines.cosyvoice.text.wording import text_of, wording
+from server.engines.cosyvoice.text.wording import TextPiece, text_of, wording
 from server.engines.cosyvoice.vocoder.speed import MelSpeed
-from server.text.tokens import Boundary
+from server.text.tokens import Boundary, Token
 
 _CODES_IN_ALL: Final = CODES_PER_SECOND * LIMIT_S  # of a segment and what is before it
+_HELD_BACK: Final = 2  # tokens of a text that may grow
 
 
 class Preparer:
@@ -51,6 +53,51 @@ class Preparer:
         job.speed = MelSpeed(segment.speed) if segment.speed != 1.0 else None
         job.told = len(segment.codes)
         return job
+
+    def prepare_late(self, segment: Segment, plan: RenderPlan, seed: int) -> CosyVoiceJob:
+        """A job whose text may still come. Raises EngineError, ValueError."""
+        loaded = self._loaded
+        voice = loaded.shelf.take(segment.voice)
+        prompt = prompt_of(voice.data, segment.instruct, loaded.tokenizer)
+        own = _seed(seed, "", "")  # the text is not known yet
+        work = CodeJob(
+            self._config.llm,
+            (),
+            prompt_text=prompt.text,
+            prompt_codes=prompt.codes,
+            seed=own,
+            limits=CodeLimits(most=_CODES_IN_ALL - len(voice.data.codes)),
+            known=segment.codes,
+            streaming=True,
+        )
+        job = CosyVoiceJob(segment, plan, voice=voice, work=work, late=[], told=len(segment.codes))
+        job.vocoder = loaded.model.vocoder.start(own)
+        job.speed = MelSpeed(segment.speed) if segment.speed != 1.0 else None
+        self.add_text(job, segment.tokens)
+        return job
+
+    def add_text(self, job: CosyVoiceJob, tokens: Sequence[Token]) -> None:
+        """More tokens. The last two wait for what follows, which decides how they are written. Raises ValueError."""
+        if job.late is None:
+            raise ValueError("text: nothing can be added, it has ended")
+        job.late += tokens
+        if len(job.late) > _HELD_BACK:
+            certain = job.late[-_HELD_BACK].start
+            self._read(job, [piece for piece in wording(job.late, Boundary.WORD) if piece.end <= certain])
+
+    def end_text(self, job: CosyVoiceJob) -> None:
+        """No more tokens."""
+        if job.late is not None and job.work is not None:
+            self._read(job, wording(job.late, job.segment.boundary))
+            job.late = None
+            job.work.end_text()
+
+    def _read(self, job: CosyVoiceJob, pieces: Sequence[TextPiece]) -> None:
+        """Piece by piece, so that it makes no difference when they came."""
+        assert job.work is not None
+        for piece in pieces[job.late_read :]:
+            job.work.add_text(self._loaded.tokenizer.encode(piece.text))
+        job.late_read = len(pieces)
 
     def _lead(self, job: CosyVoiceJob, prompt: SpokenPrompt, before: str, seed: int, work: "partial[CodeJob]") -> None:
         """What was said before: spoken first, unless that is known from elsewhere."""

@@ -7,14 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from server.engines.base import Engine, EngineError, RenderPlan, SegmentFailed
+from server.engines.base import Chunk, Engine, EngineError, RenderPlan, SegmentFailed
 from server.engines.context_cache import EngineContextCache
 from server.engines.cosyvoice.config import ModelVersion
 from server.engines.cosyvoice.engine import CosyVoiceEngine
 from server.engines.cosyvoice.shelf import VoiceGone
 from server.text.tokens import Boundary
 from tests.support.cosyvoice import SPEAKER
-from tests.support.cosyvoice_speech import listen, recording, say, segment
+from tests.support.cosyvoice_speech import listen, recording, say, segment, words
 
 CODE = 960  # samples
 TEXT = "你好。"  # three tokens: at most sixty codes
@@ -179,6 +179,38 @@ def test_an_instruction_changes_how_a_voice_speaks(engine: CosyVoiceEngine, lear
 def test_a_trained_speaker_follows_no_instruction(engine: CosyVoiceEngine) -> None:
     with pytest.raises(ValueError, match="instruct: this voice is a trained speaker"):
         engine.prepare(segment(TEXT, SPEAKER, instruct="whisper"), RenderPlan())
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 5])
+def test_text_that_comes_late_is_spoken_as_if_it_had_been_there(engine: CosyVoiceEngine, at_once: int) -> None:
+    tokens = words("你好，你好你你好好，好。")
+    empty = replace(segment("", SPEAKER), boundary=Boundary.SENTENCE)
+    whole = engine.prepare_late(replace(empty, tokens=tokens), RenderPlan())
+    engine.end_text(whole)
+    (expected,) = listen(engine, [whole])
+    late = engine.prepare_late(empty, RenderPlan())
+    heard = []
+    for begin in range(0, len(tokens), at_once):
+        for _ in range(30):
+            heard += [event.samples for event in engine.step([late]) if isinstance(event, Chunk)]
+        engine.add_text(late, tokens[begin : begin + at_once])
+    engine.end_text(late)
+    (rest,) = listen(engine, [late])
+    assert np.array_equal(np.concatenate([*heard, rest.samples]), expected.samples)
+    with pytest.raises(ValueError, match="text: nothing can be added"):
+        engine.add_text(late, tokens)
+
+
+def test_a_job_that_waits_for_text_lets_others_have_its_slot(engine: CosyVoiceEngine) -> None:
+    late = [engine.prepare_late(segment("你好你好你好", SPEAKER), RenderPlan()) for _ in range(6)]
+    for _ in range(40):
+        engine.step(late)
+    assert all(job.idle for job in late)
+    say(engine, *(segment(text, SPEAKER) for text in OTHERS))  # at once: nobody has to wait for a slot
+    for job in late:
+        engine.end_text(job)
+    heard = listen(engine, late, batch=4)
+    assert all(np.array_equal(each.samples, heard[0].samples) for each in heard)
 
 
 @pytest.mark.parametrize("part", ["vocoder", "flow", "lm"])
