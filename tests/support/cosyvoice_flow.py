@@ -75,6 +75,11 @@ def in_blocks(
     return made.solve()
 
 
+def assert_near(made: Tensor, expected: Tensor, bound: float = 1e-4) -> None:
+    """No number is further off than the bound."""
+    torch.testing.assert_close(made, expected, atol=bound, rtol=0.0)
+
+
 def masked(
     query: Tensor, key: Tensor, value: Tensor, blocks: Sequence[int], pinned: int, history: int | None
 ) -> Tensor:
@@ -89,4 +94,4 @@ def masked(
     if history is not None:
         seen &= (keys[None] < pinned) | (keys[None] >= starts[:, None] - history)
     scores = (query @ key.mT) / query.shape[-1] ** 0.5
-    return scores.masked_fill(~seen, float("-inf")).softmax(-1) @ value
+    return torch.matmul(scores.masked_fill(~seen, float("-inf")).softmax(-1), value)

@@ -28,7 +28,8 @@ def _cached(cache: KvCache, made: list[list[Tensor]], start: int, calls: Sequenc
     for blocks in calls:
         end = start + sum(blocks)
         for layer, parts in enumerate(made):
-            results[layer].append(cache.attend(layer, *(part[:, :, start:end] for part in parts), blocks))
+            query, key, value = (part[:, :, start:end] for part in parts)
+            results[layer].append(cache.attend(layer, query, key, value, blocks))
         cache.advance(blocks)
         start = end
     return [torch.cat(result, 2) for result in results]
@@ -58,9 +59,8 @@ def test_blocks_without_a_cache_are_attention_with_their_mask() -> None:
 def test_padding_behind_blocks_is_not_attended() -> None:
     query, key, value = _made(9)[0]
     made = attend_blocks(query, key, value, (3, 4))
-    torch.testing.assert_close(
-        made[:, :, :7], masked(*(part[:, :, :7] for part in (query, key, value)), (3, 4), 0, None)
-    )
+    query, key, value = (part[:, :, :7] for part in (query, key, value))
+    torch.testing.assert_close(made[:, :, :7], masked(query, key, value, (3, 4), 0, None))
     assert not made[:, :, 7:].any()
 
 

@@ -13,6 +13,7 @@ from server.engines.cosyvoice.flow.blocks import pieces
 from server.engines.cosyvoice.flow.matching import FlowPrompt
 from server.engines.cosyvoice.flow.passes import noise
 from tests.support.cosyvoice_flow import (
+    assert_near,
     golden,
     golden_prompt,
     hop_by_hop,
@@ -24,7 +25,6 @@ from tests.support.cosyvoice_flow import (
 )
 
 VERSIONS: tuple[ModelVersion, ...] = (2, 3)
-CLOSE = {"atol": 1e-4, "rtol": 0.0}
 
 
 def _blocks(prompt: int, hops: Sequence[int]) -> list[int]:
@@ -42,7 +42,7 @@ def test_a_whole_segment_is_as_the_reference(count: int, streaming: int, final: 
     codes = torch.from_numpy(golden(3)["flow_token"])[:count]
     made = tiny_flow(3).whole(codes, golden_prompt(3), streaming=bool(streaming), final=bool(final)).solve()
     expected = torch.from_numpy(golden(3)[f"flow_mel_n{count}_stream{streaming}_final{final}"][0].T)
-    torch.testing.assert_close(made, expected, **CLOSE)
+    assert_near(made, expected)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -55,9 +55,9 @@ def test_hops_on_the_grid_of_the_prompt_are_as_the_reference(version: ModelVersi
     if 10 in hops:  # a hop that ends off the grid sees less
         made, expected = made[50:], expected[50:]
         with pytest.raises(AssertionError):
-            torch.testing.assert_close(made, expected, **CLOSE)
+            assert_near(made, expected)
     else:
-        torch.testing.assert_close(made, expected, **CLOSE)
+        assert_near(made, expected)
 
 
 def test_the_noise_is_the_one_that_the_models_know() -> None:
@@ -72,14 +72,14 @@ def test_hops_are_one_evaluation_without_caches(version: ModelVersion, prompt: i
     model, voice, codes = tiny_flow(version), random_prompt(prompt), random_codes(sum(hops))
     made = hop_by_hop(model.prefix(voice, None), codes, hops)
     assert made.shape == (2 * len(codes), 80)
-    torch.testing.assert_close(made, in_blocks(model, voice, codes, None, _blocks(prompt, hops)), **CLOSE)
+    assert_near(made, in_blocks(model, voice, codes, None, _blocks(prompt, hops)))
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_hops_that_are_not_the_last_look_ahead(version: ModelVersion) -> None:
     model, voice, codes = tiny_flow(version), random_prompt(30), random_codes(43)
     made = hop_by_hop(model.prefix(voice, None), codes, (15, 25), final=False)
-    torch.testing.assert_close(made, in_blocks(model, voice, codes[:40], codes[40:], _blocks(30, (15, 25))), **CLOSE)
+    assert_near(made, in_blocks(model, voice, codes[:40], codes[40:], _blocks(30, (15, 25))))
     other = codes.clone()
     other[40] = (other[40] + 1) % 256
     assert not torch.allclose(hop_by_hop(model.prefix(voice, None), other, (15, 25), final=False)[-2:], made[-2:])
@@ -99,14 +99,14 @@ def test_a_history_hides_older_frames_and_nothing_else(
         return masked(query, key, value, blocks, pinned, history)
 
     monkeypatch.setattr(dit, "attend_blocks", attend_blocks)
-    torch.testing.assert_close(made, in_blocks(model, voice, codes, None, _blocks(prompt, hops)), **CLOSE)
+    assert_near(made, in_blocks(model, voice, codes, None, _blocks(prompt, hops)))
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_history_longer_than_the_segment_hides_nothing(version: ModelVersion) -> None:
     model, voice, codes, hops = tiny_flow(version), random_prompt(40), random_codes(60), (15, 25, 20)
     everything = hop_by_hop(model.prefix(voice, None), codes, hops)
-    torch.testing.assert_close(hop_by_hop(model.prefix(voice, 200), codes, hops), everything, **CLOSE)
+    assert_near(hop_by_hop(model.prefix(voice, 200), codes, hops), everything)
     assert not torch.allclose(hop_by_hop(model.prefix(voice, 10), codes, hops)[-10:], everything[-10:], atol=1e-3)
 
 
@@ -130,7 +130,7 @@ def test_what_is_held_stops_growing_where_the_history_ends(version: ModelVersion
     model, codes = tiny_flow(version), random_codes(203)
     prefix, larger = model.prefix(random_prompt(40), 60), model.prefix(random_prompt(80), 60)
     assert 0 < prefix.bytes < larger.bytes < 2.5 * prefix.bytes
-    sizes = {}
+    sizes: dict[int | None, list[int]] = {}
     for history in (60, None):
         state = model.start(model.prefix(random_prompt(40), history))
         sizes[history] = []

@@ -1,5 +1,7 @@
 """Several segments on their way to mel at once, and the steps that they go."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor
@@ -8,10 +10,9 @@ from server.engines.cosyvoice.config import ModelVersion
 from server.engines.cosyvoice.flow.matching import FlowModel, FlowPass, step_passes
 from server.engines.cosyvoice.flow.passes import schedule
 from server.engines.cosyvoice.synthetic import tiny
-from tests.support.cosyvoice_flow import hop_by_hop, random_codes, random_prompt, tiny_flow
+from tests.support.cosyvoice_flow import assert_near, hop_by_hop, random_codes, random_prompt, tiny_flow
 
 VERSIONS: tuple[ModelVersion, ...] = (2, 3)
-CLOSE = {"atol": 1e-5, "rtol": 1e-5}
 
 
 def _first_hops(model: FlowModel, lengths: list[int]) -> list[FlowPass]:
@@ -35,20 +36,21 @@ def test_packed_passes_are_what_they_are_alone(version: ModelVersion, pad: bool)
     while not all(made.done for made in passes):
         step_passes(passes, pad=pad)
     for made, expected in zip(passes, _alone(model, lengths), strict=True):
-        torch.testing.assert_close(made.mel, expected, **CLOSE)
+        assert_near(made.mel, expected, 1e-5)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_passes_join_and_leave_at_any_step(version: ModelVersion) -> None:
     model, lengths = tiny_flow(version), [15, 12, 11, 12]
-    waiting, running = _first_hops(model, lengths), []
+    waiting = _first_hops(model, lengths)
+    running: list[FlowPass] = []
     started = list(waiting)
     while waiting or not all(made.done for made in running):
         if waiting:
             running.append(waiting.pop(0))
         step_passes(running, pad=True)  # those that are done stay as they are
     for made, expected in zip(started, _alone(model, lengths), strict=True):
-        torch.testing.assert_close(made.mel, expected, **CLOSE)
+        assert_near(made.mel, expected, 1e-5)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -70,12 +72,13 @@ def test_later_hops_of_packed_passes_are_what_they_are_alone(version: ModelVersi
         for result, done in zip(made, passes, strict=True):
             result.append(done.mel)
     for result, own, cut in zip(made, codes, hops, strict=True):
-        torch.testing.assert_close(torch.cat(result), hop_by_hop(prefix, own, cut), **CLOSE)
+        assert_near(torch.cat(result), hop_by_hop(prefix, own, cut), 1e-5)
 
 
 def test_passes_of_equal_length_are_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, calls = tiny_flow(3), []
-    velocity = model.decoder.estimator.velocity
+    model = tiny_flow(3)
+    calls: list[tuple[int, ...]] = []
+    velocity: Callable[..., Tensor] = model.estimator.velocity
 
     def counted(x: Tensor, *others: object) -> Tensor:
         calls.append(tuple(x.shape[:2]))
