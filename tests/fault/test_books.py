@@ -14,13 +14,12 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
 import soundfile
 
 from tests.support.client_process import Command, Ended, run
 from tests.support.processes import ServerProcess, server_process
 
-CHAPTERS, SENTENCES = 3, 40
+CHAPTERS, SENTENCES = 3, 25
 BOOK = "\n".join(
     f"第{chapter}章\n" + "".join(f"第{chapter}章写到第{number}句。" for number in range(1, SENTENCES + 1)) + "\n"
     for chapter in range(1, CHAPTERS + 1)
@@ -94,6 +93,7 @@ class Desk:
 
 @asynccontextmanager
 async def desk(folder: Path, *, store: str = "memory") -> AsyncIterator[Desk]:
+    await asyncio.to_thread(folder.mkdir)
     (folder / "book.txt").write_text(BOOK, encoding="utf-8")
     with contextlib.ExitStack() as servers:
         made = Desk(folder, store if store == "memory" else f"file:{folder / 'store'}", servers, None)  # type: ignore[arg-type]  # started next
@@ -116,9 +116,34 @@ def is_the_control(made: Desk, name: str = "out.wav") -> None:
     assert made.names() == {"book.txt", "control.wav", "control.vtt", name, "out.vtt"}
 
 
-@pytest.mark.parametrize("store", ["memory", "file"])
-async def test_the_server_is_killed_in_the_second_chapter_and_a_new_client_goes_on(tmp_path: Path, store: str) -> None:
-    async with desk(tmp_path, store=store) as made:
+async def undisturbed(folder: Path) -> None:
+    """Makes sure of what everything is compared with."""
+    async with desk(folder):
+        pass
+
+
+async def test_servers_that_die(tmp_path: Path) -> None:
+    await undisturbed(tmp_path / "0")
+    await asyncio.gather(
+        the_server_is_killed_in_the_second_chapter(tmp_path / "1", "memory"),
+        the_server_is_killed_in_the_second_chapter(tmp_path / "2", "file"),
+        both_are_killed_twice(tmp_path / "3"),
+        a_server_forgot_everything(tmp_path / "4"),
+    )
+
+
+async def test_clients_that_die(tmp_path: Path) -> None:
+    await undisturbed(tmp_path / "0")
+    await asyncio.gather(
+        a_client_is_killed_again_and_again(tmp_path / "1"),
+        the_client_is_killed_and_stopped(tmp_path / "2", "out.flac"),
+        the_client_is_killed_and_stopped(tmp_path / "3", "out.opus"),
+    )
+
+
+async def the_server_is_killed_in_the_second_chapter(folder: Path, store: str) -> None:
+    """And a new client goes on."""
+    async with desk(folder, store=store) as made:
         half = len(made.pcm("control.wav")) // 2
         command = await made.begin("stream", "book.txt", "-o", "out.wav", "--captions", "out.vtt")
         await made.until(lambda: made.size("out.wav.part") > half)
@@ -128,8 +153,8 @@ async def test_the_server_is_killed_in_the_second_chapter_and_a_new_client_goes_
         await command.end(patience_s=60)
         assert made.names() >= {"out.wav.part", "out.wav.state"}
         assert "out.wav" not in made.names()  # nothing looks finished
-        state = json.loads((tmp_path / "out.wav.state").read_bytes())
-        assert (tmp_path / "out.wav.state").stat().st_mode & 0o777 == 0o600
+        state = json.loads((folder / "out.wav.state").read_bytes())
+        assert (folder / "out.wav.state").stat().st_mode & 0o777 == 0o600
         kept = state["samples"] if store == "file" else state["whole"]["samples"]
         before = made.pcm("out.wav.part")[: 2 * kept]
         assert len(before) > half * 0.9
@@ -141,12 +166,13 @@ async def test_the_server_is_killed_in_the_second_chapter_and_a_new_client_goes_
         is_the_control(made)
 
 
-async def test_a_client_killed_again_and_again_loses_nothing(tmp_path: Path) -> None:
+async def a_client_is_killed_again_and_again(folder: Path) -> None:
+    """Nothing is lost."""
     chance = random.Random(5)
-    async with desk(tmp_path) as made:
+    async with desk(folder) as made:
         arguments = ["stream", "book.txt", "-o", "out.wav", "--captions", "out.vtt"]
         sessions = 0
-        for _ in range(20):
+        for _ in range(12):
             command = await made.begin(*arguments)
             ended = asyncio.ensure_future(command.end(patience_s=60))
             goal = made.size("out.wav.part") + chance.randrange(250_000)
@@ -168,9 +194,9 @@ async def test_a_client_killed_again_and_again_loses_nothing(tmp_path: Path) -> 
         is_the_control(made)
 
 
-@pytest.mark.parametrize("name", ["out.flac", "out.opus"])
-async def test_other_containers_are_gone_on_with_as_well(tmp_path: Path, name: str) -> None:
-    async with desk(tmp_path) as made:
+async def the_client_is_killed_and_stopped(folder: Path, name: str) -> None:
+    """Other containers are gone on with as well."""
+    async with desk(folder) as made:
         arguments = ["stream", "book.txt", "-o", name, "--captions", "out.vtt"]
         for number in (signal.SIGKILL, signal.SIGTERM):
             command = await made.begin(*arguments)
@@ -188,12 +214,12 @@ async def test_other_containers_are_gone_on_with_as_well(tmp_path: Path, name: s
         if name.endswith("flac"):
             is_the_control(made, name)
         else:
-            length = len(soundfile.read(tmp_path / name)[0])
+            length = len(soundfile.read(folder / name)[0])
             assert abs(length / (len(made.pcm("control.wav")) // 2) - 1) < 0.005
 
 
-async def test_both_are_killed_twice(tmp_path: Path) -> None:
-    async with desk(tmp_path) as made:
+async def both_are_killed_twice(folder: Path) -> None:
+    async with desk(folder) as made:
         arguments = ["stream", "book.txt", "-o", "out.wav", "--captions", "out.vtt"]
         for share in (0.3, 0.7):
             command = await made.begin(*arguments)
@@ -211,8 +237,9 @@ async def test_both_are_killed_twice(tmp_path: Path) -> None:
         is_the_control(made)
 
 
-async def test_a_server_that_forgot_everything_does_not_disturb_a_client_that_lives(tmp_path: Path) -> None:
-    async with desk(tmp_path) as made:
+async def a_server_forgot_everything(folder: Path) -> None:
+    """A client that lives is not disturbed."""
+    async with desk(folder) as made:
         command = await made.begin("stream", "book.txt", "-o", "out.wav", "--captions", "out.vtt")
         await made.until(lambda: made.size("out.wav.part") > 0.4 * made.size("control.wav"))
         made.server.process.kill()
