@@ -10,7 +10,8 @@ import torch
 
 from server.engines.base import EngineError
 from server.engines.cosyvoice.parity import checks, driver
-from server.engines.cosyvoice.parity.findings import Case, Finding, MissingInput
+from server.engines.cosyvoice.parity.body import settle
+from server.engines.cosyvoice.parity.findings import Finding, MissingInput
 from server.engines.cosyvoice.parity.sets import VectorSet, read_sets
 from server.engines.cosyvoice.sections import ModelError, one_line
 
@@ -45,8 +46,8 @@ def run(arguments: Sequence[str]) -> int:
 def _told(vectors: VectorSet, tag: str) -> bool:
     """Compare a set and print it. Whether it passes."""
     print(f"{vectors.name}: CosyVoice {vectors.config.version}" + (f", tag {tag!r}" if tag else ""))
-    skipped: list[str] = []
-    findings = list(compare_set(vectors, tag, skipped))
+    notes: list[str] = []
+    findings = list(compare_set(vectors, tag, notes))
     width = max((len(each.entry) for each in findings), default=0)
     manner = max((len(each.how) for each in findings), default=0)
     for each in findings:
@@ -55,8 +56,8 @@ def _told(vectors: VectorSet, tag: str) -> bool:
             f"  {each.entry:{width}}  {each.how:{manner}}  {each.difference:9.2e}  of {each.bound:7.0e}  {verdict}"
             + (f"  ({each.note})" if each.note else "")
         )
-    for line in skipped:
-        print(f"  not compared: {line}")
+    for line in notes:
+        print(f"  {line}")
     failed = sum(not each.ok for each in findings)
     entries = len({each.entry for each in findings})
     print(f"  {entries} entries compared, " + (f"{failed} comparisons FAILED" if failed else "all within the bounds"))
@@ -65,26 +66,28 @@ def _told(vectors: VectorSet, tag: str) -> bool:
     return bool(findings) and not failed
 
 
-def compare_set(vectors: VectorSet, tag: str, skipped: list[str]) -> Iterator[Finding]:
-    """Every entry that is known, in the order of the table; what is left out goes into `skipped`, with the reason.
-    Raises ModelError where the set's model cannot be built.
+def compare_set(vectors: VectorSet, tag: str, notes: list[str]) -> Iterator[Finding]:
+    """Every entry that is known, in the order of the table. `notes` gets a line for each one that is left out, with the
+    reason. Raises ModelError where the set's model cannot be built.
     """
-    case = Case(vectors.build(tag), vectors.golden)
+    case, found = settle(vectors, tag)
+    if found:
+        notes.append(found)
     done: set[str] = set(checks.INPUTS)
     with torch.inference_mode():
         for pattern, check in _CHECKS:
             for entry in sorted(filter(pattern.fullmatch, vectors.golden), key=_naturally):
                 done.add(entry)
-                yield from _guarded(entry, check(case, entry), skipped)
-    skipped += [f"{entry} (unknown)" for entry in vectors.golden if entry not in done]
+                yield from _guarded(entry, check(case, entry), notes)
+    notes += [f"not compared: {entry} (unknown)" for entry in vectors.golden if entry not in done]
 
 
-def _guarded(entry: str, findings: Iterable[Finding], skipped: list[str]) -> Iterator[Finding]:
+def _guarded(entry: str, findings: Iterable[Finding], notes: list[str]) -> Iterator[Finding]:
     """An entry that cannot be computed fails, and the next ones are still compared."""
     try:
         yield from findings
     except MissingInput as missing:
-        skipped.append(f"{entry} (is computed of {missing}, which is not there)")
+        notes.append(f"not compared: {entry} (is computed of {missing}, which is not there)")
     except (EngineError, ModelError, RuntimeError, ValueError, IndexError, AssertionError) as problem:
         yield Finding(entry, "not computed", float("inf"), 0.0, one_line(problem) or type(problem).__name__)
 

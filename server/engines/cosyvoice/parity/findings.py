@@ -75,7 +75,8 @@ def compare(case: Case, entry: str, how: str, found: object, bound: float, part:
     if not wanted.size:
         return Finding(entry, how, 0.0, bound, "is empty")
     with np.errstate(invalid="ignore"):
-        apart = np.where(made == wanted, 0.0, np.abs(made - wanted))
+        # -inf is a mark that may not be drawn, which the original code writes over its log-probability.
+        apart = np.where((made == wanted) | np.isneginf(wanted), 0.0, np.abs(made - wanted))
     worst = float(np.max(apart))  # nan where there is one
     return Finding(entry, how, worst, bound, _first_apart(apart) if bound == EXACT and worst else "")
 
