@@ -38,9 +38,15 @@ class F0Predictor(Exact, Derived[tuple[list[Layer], Layer]]):
         self.before, self.after = (8, 3) if self.causal else (5, 5)
 
     def derive(self) -> tuple[list[Layer], Layer]:
-        """Weights and biases of the convolutions, and those of the last layer, in the type that it works in."""
+        """Weights and biases of the convolutions, and those of the last layer, in the type that it works in. Those of
+        version 3 as matrices `[outputs, kernel * inputs]`.
+        """
         dtype = torch.float64 if self.causal else torch.float32
-        convs = [(layer.weight.to(dtype), layer.bias.to(dtype)) for layer in self.condnet if isinstance(layer, Conv)]
+        convs = []
+        for layer in self.condnet:
+            if isinstance(layer, Conv):
+                weight = layer.weight.to(dtype)
+                convs.append((weight.transpose(1, 2).flatten(1) if self.causal else weight, layer.bias.to(dtype)))
         return convs, (self.classifier.weight.to(dtype), self.classifier.bias.to(dtype))
 
     def forward(self, mel: Tensor) -> Tensor:
@@ -51,6 +57,14 @@ class F0Predictor(Exact, Derived[tuple[list[Layer], Layer]]):
         x = mel.to(weight.dtype)
         for number, (kernel, offset) in enumerate(convs):
             if self.causal:
-                x = functional.pad(x, (0, 3) if number == 0 else (2, 0))
-            x = functional.elu(functional.conv1d(x, kernel, offset, padding=0 if self.causal else 1), inplace=True)
+                x = _causal(functional.pad(x, (0, 3) if number == 0 else (2, 0)), kernel, offset, x.shape[2])
+            else:
+                x = functional.conv1d(x, kernel, offset, padding=1)
+            x = functional.elu(x, inplace=True)
         return functional.linear(x.transpose(1, 2), weight, bias)[..., 0].abs_()
+
+
+def _causal(x: Tensor, kernel: Tensor, offset: Tensor, length: int) -> Tensor:
+    """A convolution as one product: in fp64 several times as fast as torch's own on a CPU."""
+    shifted = torch.cat([x[:, :, late : late + length] for late in range(x.shape[2] - length + 1)], 1)
+    return torch.matmul(kernel, shifted).add_(offset[:, None])

@@ -16,6 +16,7 @@ from server.engines.cosyvoice.vocoder.layers import Conv, ResBlock, weights
 from server.engines.cosyvoice.vocoder.source import Source
 from server.engines.cosyvoice.vocoder.spectrum import Spectrum
 
+MORE = 3  # frames on either side that the first convolution sees
 LOUDEST = 100.0  # magnitude of a bin
 
 
@@ -49,7 +50,7 @@ class HiftNetwork(nn.Module):
         bins = config.n_fft + 2
         self.m_source = Source(config)
         reach = config.lookahead + 1 if causal else 7
-        self.conv_pre = Conv(config.mels, widths[0], reach, padding=0 if causal else 3)
+        self.conv_pre = Conv(config.mels, widths[0], reach, padding=0 if causal else MORE)
         self.ups = nn.ModuleList(
             self.upsample(inputs, outputs, kernel, rate)
             for (inputs, outputs), kernel, rate in zip(
@@ -146,7 +147,7 @@ class Hift(HiftNetwork):
             own = self.source_resblocks[level]
             assert isinstance(own, ResBlock)
             margin = -(-(margin + max(blocks) + own.radius) // self.rates[level]) + 2
-        self.reach = margin + 3
+        self.reach = margin + MORE
         """Frames on either side that samples depend on, f0 aside."""
 
     @torch.inference_mode()
@@ -176,7 +177,11 @@ class Hift(HiftNetwork):
         known = (
             0 if window.begin == 0 else (window.begin - 1) * self.columns + self.config.n_fft // self.config.hop // 2
         )
-        x: Tensor = self.conv_pre(mel.to(dtype))
+        mel = mel.to(dtype)
+        if not window.last:
+            # A spectrogram goes on as it is rather than with zeros, which are loud in a logarithm.
+            mel = functional.pad(mel, (0, MORE), mode="replicate")
+        x: Tensor = self.conv_pre(mel)[:, :, : window.end - window.begin]
         low, high, rate = window.begin, window.end, 1
         for level, (up, down) in enumerate(zip(self.rates, self.downs, strict=True)):
             x = self.ups[level](functional.leaky_relu_(x, self.config.slope))

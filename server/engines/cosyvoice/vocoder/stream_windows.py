@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from server.engines.cosyvoice.vocoder.hift import Hift, Window
 from server.engines.cosyvoice.vocoder.source import draw_noise
@@ -45,7 +46,7 @@ class WindowStream:
     held back: windows differ by what the convolutions do not see.
     """
 
-    def __init__(self, network: Hift, *, before: int = 17, ahead: int = 8, fade: int = 1) -> None:
+    def __init__(self, network: Hift, *, before: int = 12, ahead: int = 8, fade: int = 120) -> None:
         self.network = network
         self.before, self.held_back, self.fade = before, ahead, fade
 
@@ -80,8 +81,8 @@ class WindowStream:
             mel.device
         )
         source = net.m_source(hz[:, cut - voiced_from :], cycles[:, cut - voiced_from :], noise)
-        fade = 0 if last else min(self.fade, self.held_back)
-        window = Window(begin, frames, made, until + fade, last)
+        more = 0 if last or not self.fade else -(-self.fade // samples)
+        window = Window(begin, frames, made, until + more, last)
         wave = net.part(mel[:, :, begin - kept :], source, window)
         if model.faded.shape[0]:
             wave = self._join(torch.stack([s.faded for s in states]), wave)
@@ -94,7 +95,7 @@ class WindowStream:
                 state.mel = mel[row, :, max(0, min(start, known - net.f0_predictor.before) - kept) :].clone()
                 state.hz = hz[row, first_hz - voiced_from : known - voiced_from].clone()
                 state.cycles = cycles[row, first_hz - voiced_from : known - voiced_from].clone()
-                state.faded = wave[row, length:].clone()
+                state.faded = wave[row, length : length + self.fade].clone()
                 state.made = until
         return list(wave[:, :length])
 
@@ -106,14 +107,15 @@ class WindowStream:
         net = self.network
         old = torch.stack([s.hz for s in states])
         turns = torch.stack([s.cycles for s in states])
-        new = net.predict(mel)
+        right = net.f0_predictor.after
+        new = net.predict(mel if last else functional.pad(mel, (0, right), mode="replicate"))[:, : mel.shape[2]]
         made = states[0].made
         first = max(0, made - self.before - 1)
         at = first + old.shape[1]  # the first frame whose f0 is not known
         new = new[:, at - kept :]
         before = turns[:, -1] if turns.shape[1] else turns.new_zeros(len(states))
         turns = torch.cat([turns, net.m_source.advance(new, before)], 1)
-        known = frames if last else max(at, frames - net.f0_predictor.after)
+        known = frames if last else max(at, frames - right)
         return torch.cat([old, new], 1), turns, known
 
     def _join(self, old: Tensor, new: Tensor) -> Tensor:
