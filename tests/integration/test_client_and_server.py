@@ -122,29 +122,35 @@ async def test_a_server_that_stops_is_told_apart_from_one_that_breaks() -> None:
     await session.close()
 
 
-@pytest.mark.parametrize("text", ["第一句。第二句。", "好。"])
-async def test_files_state_their_true_length(tmp_path: Path, text: str) -> None:
+async def test_files_state_their_true_length(tmp_path: Path) -> None:
     async with running_server() as url:
-        lengths = {}
-        for name in ("a.pcm", "a.wav", "a.opus"):
-            rate = () if name == "a.opus" else ("--sample-rate", "22050")
-            ended = await run(tmp_path, "say", text, "-o", name, *rate, url=url)
-            assert ended.code == 0, ended.err
-            data = (tmp_path / name).read_bytes()
-            if name == "a.pcm":
-                assert len(data) % 2 == 0
-                lengths[name] = len(data) / 2 / 22_050
-            elif name == "a.wav":
-                assert int.from_bytes(data[4:8], "little") == len(data) - 8
-                with wave.open(str(tmp_path / name)) as file:
-                    lengths[name] = file.getnframes() / file.getframerate()
-            else:
-                decoded, decoded_rate = soundfile.read(tmp_path / name)
-                lengths[name] = len(decoded) / decoded_rate
-                last = data.rindex(b"OggS")
-                assert data[last + 5] & 4
-    assert lengths["a.pcm"] == lengths["a.wav"] > 0
-    assert abs(lengths["a.opus"] - lengths["a.pcm"]) < 0.02
+        await asyncio.gather(
+            *(files_state_their_true_length(tmp_path, text, url) for text in ("第一句。第二句。", "好。"))
+        )
+
+
+async def files_state_their_true_length(folder: Path, text: str, url: str) -> None:
+    async def length(suffix: str) -> float:
+        path = folder / f"{len(text)}{suffix}"
+        rate = () if suffix == ".opus" else ("--sample-rate", "22050")
+        ended = await run(folder, "say", text, "-o", path.name, *rate, url=url)
+        assert ended.code == 0, ended.err
+        data = await asyncio.to_thread(path.read_bytes)
+        if suffix == ".pcm":
+            assert len(data) % 2 == 0
+            return len(data) / 2 / 22_050
+        if suffix == ".wav":
+            assert int.from_bytes(data[4:8], "little") == len(data) - 8
+            with wave.open(str(path)) as file:
+                return file.getnframes() / file.getframerate()
+        decoded, decoded_rate = soundfile.read(path)
+        last = data.rindex(b"OggS")
+        assert data[last + 5] & 4
+        return len(decoded) / float(decoded_rate)
+
+    pcm, wav, opus = await asyncio.gather(*map(length, (".pcm", ".wav", ".opus")))
+    assert pcm == wav > 0
+    assert abs(opus - pcm) < 0.02
 
 
 async def test_a_writer_s_speed_is_heard(tmp_path: Path) -> None:
@@ -164,9 +170,12 @@ async def test_voices_of_the_real_server(tmp_path: Path) -> None:
     assert "tone-low" in ended.out.decode()
 
 
-@pytest.mark.parametrize(("format_", "frame_ms"), [("opus", 60.0), ("opus", 20.0), ("pcm", 90.0)])
-async def test_utterances_in_a_row_with_the_smallest_lead(format_: Literal["pcm", "opus"], frame_ms: float) -> None:
+async def test_utterances_in_a_row_with_the_smallest_lead() -> None:
     """The server must learn that the end of each was heard, or the next one never begins."""
+    await asyncio.gather(*(utterances_in_a_row(*each) for each in (("opus", 60.0), ("opus", 20.0), ("pcm", 90.0))))
+
+
+async def utterances_in_a_row(format_: Literal["pcm", "opus"], frame_ms: float) -> None:
     async with (
         running_server() as url,
         client.connect(url, format=format_, frame_ms=frame_ms, max_lead_ms=100) as session,
