@@ -146,7 +146,7 @@ async def files_state_their_true_length(folder: Path, text: str, url: str) -> No
         decoded, decoded_rate = soundfile.read(path)
         last = data.rindex(b"OggS")
         assert data[last + 5] & 4
-        return len(decoded) / float(decoded_rate)
+        return float(len(decoded) / decoded_rate)
 
     pcm, wav, opus = await asyncio.gather(*map(length, (".pcm", ".wav", ".opus")))
     assert pcm == wav > 0
