@@ -65,9 +65,9 @@ class RelativePositions:
                 return table.projected, table.behind
             reach = table.behind, table.before
         behind, before = _doubled(reach[0], behind), _doubled(reach[1], before)
-        # Set at once: another thread may be reading it.
-        self._table = _Table(self._project(weight, behind, before), behind, before, made_of)
-        return self._table.projected, behind
+        table = _Table(self._project(weight, behind, before), behind, before, made_of)
+        self._table = table  # at once: another thread may be reading it
+        return table.projected, behind
 
     def _project(self, weight: Tensor, behind: int, before: int) -> Tensor:
         dim = weight.shape[1]
