@@ -246,6 +246,11 @@ class Scripted:
         self.asked.append((request, start_sample, principal))
         return _Scripted(self)
 
+    async def make_voice(self, recording: bytes, text: str) -> bytes:
+        return b""
+
+    def forget_voice(self, voice: str) -> None: ...
+
     async def drain(self) -> None: ...
 
     async def close(self) -> None: ...

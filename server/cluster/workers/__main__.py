@@ -79,7 +79,7 @@ async def _serve(
         on_hang=service.hung,
         context_cache=context_cache,
     )
-    watch = VoiceWatch(voices, pool.forget_voice)
+    watch = VoiceWatch(voices if pool.capabilities.cloning else VoiceStore(None), pool.forget_voice)
     await pool.calibrate()
     spare_garbage_collector()
     listener = socket.socket(fileno=assignment.listener)
