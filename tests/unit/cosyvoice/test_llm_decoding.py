@@ -265,6 +265,46 @@ def test_a_released_job_goes_no_further() -> None:
     assert len(dropped.codes) == count
 
 
+def test_fixed_shapes_give_the_same_but_for_rounding() -> None:
+    fixed, plain = decoder(slots=3, length=300, fixed=True), decoder(slots=3, length=300)
+    greedy = Manner(greedy=True, watch=False, keep_scores=True)
+    both = [
+        [job(range(20, 24 + n), seed=n, manner=greedy, limits=CodeLimits(most=20 + 9 * n)) for n in range(5)]
+        for _ in range(2)
+    ]
+    for shared, jobs in zip((fixed, plain), both, strict=True):
+        run(shared, *jobs[:2])
+        run(shared, *jobs[2:])
+    for one, other in zip(*both, strict=True):
+        assert one.drawn == other.drawn
+        assert len(one.drawn) >= 20
+        assert support.difference(one, other) <= ROUNDED
+
+
+def test_fixed_shapes_reach_to_the_end_of_a_slot() -> None:
+    shared = decoder(slots=2, length=263, fixed=True)
+    greedy = Manner(greedy=True, watch=False, keep_scores=True)
+    long, plain = (job(range(20, 40), manner=greedy) for _ in range(2))
+    run(shared, long)
+    run(decoder(slots=2, length=263), plain)
+    assert len(long.codes) == 263 - 62 + 1
+    assert long.drawn == plain.drawn
+    assert support.difference(long, plain) <= ROUNDED
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+def test_numbers_that_are_none_do_not_stay_in_a_slot(fixed: bool) -> None:
+    lm = support.fresh()
+    lm.body.embed_tokens.weight[299] = torch.nan
+    shared = decoder(slots=1, lm=lm, fixed=fixed)
+    bad, good = job([20, 21, 22, 299], seed=1), job([20], seed=1, prompt_text=[], prompt_codes=[])
+    run(shared, bad)
+    run(shared, good)
+    assert bad.error is not None
+    assert good.error is None
+    assert len(good.codes) >= 2
+
+
 class TestSlots:
     def test_saving_and_loading_keeps_what_was_there(self) -> None:
         cache = SlotCache(support.config(), 2, 10, "cpu", torch.float32)

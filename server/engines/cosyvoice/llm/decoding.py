@@ -8,6 +8,7 @@ from torch import Tensor
 
 from server.engines.base import EngineError
 from server.engines.cosyvoice.config import SamplingConfig
+from server.engines.cosyvoice.llm.accelerated import SlotDecoder
 from server.engines.cosyvoice.llm.jobs import CodeJob, Seat, VoicePrefix
 from server.engines.cosyvoice.llm.qwen2 import Part
 from server.engines.cosyvoice.llm.sampling import allowed_table, draw
@@ -20,13 +21,25 @@ PIECE: Final = 128  # positions that are read in one tick besides the decoding
 class Decoder:
     """Use it from one thread at a time. `release` every job that is dropped before it is done."""
 
-    def __init__(self, lm: SpeechLm, slots: SlotCache, sampling: SamplingConfig, piece: int = PIECE) -> None:
-        """`piece`: positions of waiting input that one tick reads at most."""
+    def __init__(
+        self,
+        lm: SpeechLm,
+        slots: SlotCache,
+        sampling: SamplingConfig,
+        piece: int = PIECE,
+        *,
+        fixed_shapes: bool | None = None,
+    ) -> None:
+        """`piece`: positions of waiting input that one tick reads at most. `fixed_shapes`: decode as `accelerated.py`
+        does (None: not on a CPU).
+        """
         lm.prepare()
         self.lm, self.slots, self.sampling, self.piece = lm, slots, sampling, piece
         self._allowed = allowed_table(lm.config, lm.device)
         self._holders: dict[int, CodeJob] = {}
         self._tick = 0
+        fixed = lm.device.type != "cpu" if fixed_shapes is None else fixed_shapes
+        self._by_slot = SlotDecoder(lm, slots) if fixed else None
 
     def prefix(self, ids: Sequence[int]) -> VoicePrefix:
         """Keys and values of `turns.voice_ids(...)`, for `CodeJob(prefix=...)`: a job whose input begins so takes them
@@ -55,7 +68,8 @@ class Decoder:
         single = [job for job in seated if job.pending == 1 and job not in ready]
         if single:
             parts = [Part(_slot(job.seat), job.seat.fed, 1) for job in single]
-            rows.append(self.lm.run(self.lm.embed([job.ahead(1)[0] for job in single]), self.slots, parts))
+            x = self.lm.embed([job.ahead(1)[0] for job in single])
+            rows.append(self._by_slot.run(x, parts) if self._by_slot else self.lm.run(x, self.slots, parts))
             for job in single:
                 job.feed(1)
         if rows:
@@ -112,9 +126,9 @@ class Decoder:
             drawn = torch.where(greedy, scores[:, : self.lm.config.codes].argmax(dim=-1), drawn)
         for number, (job, code) in enumerate(zip(jobs, torch.where(finite, drawn, -1).tolist(), strict=True)):
             if code < 0:
-                job.fail(
-                    EngineError("the language model made numbers that are none", transient=True, kind="not_finite")
-                )
+                self.slots.wipe(_slot(job.seat))
+                message = "the language model made numbers that are none"
+                job.fail(EngineError(message, transient=True, kind="not_finite"))
                 continue
             if job.manner.keep_scores:
                 job.scores.append(scores[number].cpu())

@@ -113,28 +113,60 @@ class Body(nn.Module):
         number). Writes their keys and values into the cache, whose lengths are the caller's; returns `[R, hidden]`,
         before the last norm.
         """
-        config, count = self.config, sum(part.count for part in parts)
         positions = [p for part in parts for p in range(part.start, part.start + part.count)]
-        places = [part.slot * (cache.length + 1) + part.start + i for part in parts for i in range(part.count)]
-        turn = self._rotation(torch.tensor(positions, device=x.device), x.dtype)
-        where = torch.tensor(places, device=x.device)
+        slots = [part.slot for part in parts for _ in range(part.count)]
         masks = [_mask(part, x.device) if part.count > 1 else None for part in parts]
         mixed = x.new_zeros(x.shape)
+
+        def attend(queries: Tensor, store: Tensor) -> Tensor:
+            row = 0
+            for part, mask in zip(parts, masks, strict=True):
+                seen = store[part.slot, : part.start + part.count]
+                _attend(queries[row : row + part.count], seen, mask, mixed[row : row + part.count])
+                row += part.count
+            return mixed
+
+        places = torch.tensor([positions, slots], device=x.device)
+        return self._layers(x, cache, places[0], places[1], attend)
+
+    def run_slots(self, x: Tensor, cache: SlotCache, positions: Tensor, length: int) -> Tensor:
+        """One row for each of the first slots: `x` `[R, hidden]`, `positions` int64 `[R]`, all below `length` or, for
+        slots that have no row now, `cache.length`. Everything has a fixed shape and nothing waits for the device, so
+        that it can be captured as a graph. Returns `[R, hidden]`, before the last norm.
+        """
+        seen = torch.arange(length, device=x.device) <= positions[:, None]
+
+        def attend(queries: Tensor, store: Tensor) -> Tensor:
+            keys, values = store[: x.shape[0], :length].permute(2, 0, 3, 1, 4)
+            grouped = queries.reshape(x.shape[0], self.config.kv_heads, -1, self.config.head_dim)
+            made = F.scaled_dot_product_attention(grouped, keys, values, attn_mask=seen[:, None, None])
+            return made.reshape(x.shape)
+
+        return self._layers(x, cache, positions, torch.arange(x.shape[0], device=x.device), attend)
+
+    def _layers(
+        self,
+        x: Tensor,
+        cache: SlotCache,
+        positions: Tensor,
+        slots: Tensor,
+        attend: Callable[[Tensor, Tensor], Tensor],
+    ) -> Tensor:
+        """`positions` and `slots` `[count]` of the first rows of `x`. `attend` makes of their queries `[count, heads,
+        head_dim]` and a layer's store `[slots, length, 2, kv_heads, head_dim]` what goes on, `[R, hidden]`.
+        """
+        config, count = self.config, positions.shape[0]
+        turn = self._rotation(positions, x.dtype)
+        where = slots * (cache.length + 1) + positions
         for number, layer in enumerate(self._fused):
             qkv = layer.qkv(norm(x, layer.norm, config.norm_eps))[:count].view(count, -1, config.head_dim)
             qkv = turn(qkv)
             store = cache.data[number]
-            store.view(-1, 2, config.kv_heads, config.head_dim).index_copy_(
-                0, where, qkv[:, config.heads :].reshape(count, 2, config.kv_heads, config.head_dim)
-            )
-            row = 0
-            for part, mask in zip(parts, masks, strict=True):
-                seen = store[part.slot, : part.start + part.count]
-                _attend(qkv[row : row + part.count, : config.heads], seen, mask, mixed[row : row + part.count])
-                row += part.count
-            x = x + layer.out(mixed)
+            new = qkv[:, config.heads :].reshape(count, 2, config.kv_heads, config.head_dim)
+            store.view(-1, 2, config.kv_heads, config.head_dim).index_copy_(0, where, new)
+            x = x + layer.out(attend(qkv[:, : config.heads], store))
             gate, up = layer.gate_up(norm(x, layer.ffn_norm, config.norm_eps)).chunk(2, dim=-1)
-            x = x + layer.down(F.silu(gate) * up)
+            x = x + layer.down(F.silu(gate).mul_(up))
         return x
 
     def _rotation(self, positions: Tensor, dtype: torch.dtype) -> Linear:

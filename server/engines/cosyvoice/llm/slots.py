@@ -68,6 +68,11 @@ class SlotCache:
         self._free.add(slot)
         self.lengths[slot] = 0
 
+    def wipe(self, slot: int) -> None:
+        """Forget numbers that are none: whoever gets the slot next may compute with what it does not use."""
+        with torch.inference_mode():
+            self.data[:, slot].zero_()
+
     def save(self, slot: int, device: torch.device | str | None = None) -> SavedKv:
         """A copy of what the slot holds, on `device` (None: where the cache is)."""
         with torch.inference_mode():
