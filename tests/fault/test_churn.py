@@ -15,7 +15,7 @@ from tests.support.faults import scene
 
 SEED = int(os.environ.get("COSYSTREAM_CHURN_SEED", "1"))
 CLIENTS = 20
-SECONDS = 8.0
+SECONDS = 5.0
 
 
 async def test_clients_come_and_go() -> None:

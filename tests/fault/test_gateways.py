@@ -301,15 +301,15 @@ async def test_a_gateway_that_hangs_is_replaced(monkeypatch: pytest.MonkeyPatch,
             await running
 
 
-@pytest.mark.parametrize(
-    ("options", "reason"),
-    [
-        (("--engine", "nonsense"), "nonsense"),
-        (("--default-voice", "nobody"), "default_voice must be one of"),
-        (("--port", "TAKEN"), "the port is in use"),
-    ],
-)
-def test_what_cannot_start_says_why_and_ends(options: tuple[str, str], reason: str) -> None:
+async def test_what_cannot_start_says_why_and_ends() -> None:
+    await asyncio.gather(
+        asyncio.to_thread(cannot_start, ("--engine", "nonsense"), "nonsense"),
+        asyncio.to_thread(cannot_start, ("--default-voice", "nobody"), "default_voice must be one of"),
+        asyncio.to_thread(cannot_start, ("--port", "TAKEN"), "the port is in use"),
+    )
+
+
+def cannot_start(options: tuple[str, str], reason: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         options = (options[0], options[1].replace("TAKEN", str(taken.getsockname()[1])))
         done = subprocess.run(

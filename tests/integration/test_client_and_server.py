@@ -142,11 +142,11 @@ async def files_state_their_true_length(folder: Path, text: str, url: str) -> No
         if suffix == ".wav":
             assert int.from_bytes(data[4:8], "little") == len(data) - 8
             with wave.open(str(path)) as file:
-                return file.getnframes() / file.getframerate()
+                return int(file.getnframes()) / 22_050
         decoded, decoded_rate = soundfile.read(path)
         last = data.rindex(b"OggS")
         assert data[last + 5] & 4
-        return float(len(decoded) / decoded_rate)
+        return len(decoded) / float(decoded_rate)
 
     pcm, wav, opus = await asyncio.gather(*map(length, (".pcm", ".wav", ".opus")))
     assert pcm == wav > 0
