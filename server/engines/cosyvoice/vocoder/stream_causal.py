@@ -51,8 +51,8 @@ class CausalStream:
         self.network = network
         self.held_back = network.config.lookahead + 1
 
-    def start(self, seed: int) -> CausalState:
-        """The state before the first frame."""
+    def start(self, seed: int, patient: bool) -> CausalState:
+        """The state before the first frame; patience gains nothing."""
         weight = self.network.conv_pre.weight
         floats: dict[str, Any] = {"device": weight.device, "dtype": torch.float32}
         return CausalState(

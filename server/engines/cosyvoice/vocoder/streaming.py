@@ -25,7 +25,7 @@ def make_network(config: VocoderConfig) -> Hift | CausalHift:
 class _Stream(Protocol):
     held_back: int
 
-    def start(self, seed: int) -> VocoderState: ...
+    def start(self, seed: int, patient: bool) -> VocoderState: ...
 
     def push(self, states: list[VocoderState], mel: Tensor, last: bool) -> list[Tensor]: ...
 
@@ -35,7 +35,7 @@ class Vocoder:
 
     An utterance's noise is a function of its seed and of a frame's number alone, and rows of a batch do not touch each
     other: neither the way its frames were cut nor what was packed with them makes a difference, but for rounding (1e-4;
-    version 2, whose convolutions look ahead: see `WindowStream`).
+    version 2 looks ahead further than it waits: see `WindowStream`).
     """
 
     def __init__(self, network: Hift | CausalHift) -> None:
@@ -53,9 +53,11 @@ class Vocoder:
         """All samples `[480 * frames]` of a whole mel `[frames, mels]`."""
         return self.push(self.start(seed), mel, last=True)
 
-    def start(self, seed: int) -> VocoderState:
-        """An utterance of which no frame is known yet. `seed`: any integer; its low 64 bits count."""
-        return self._stream.start(seed)
+    def start(self, seed: int, *, patient: bool = False) -> VocoderState:
+        """An utterance of which no frame is known yet. `seed`: any integer; its low 64 bits count. `patient`: nobody
+        waits for the first samples; version 2 then holds more frames back (about 30), and is exact, too.
+        """
+        return self._stream.start(seed, patient)
 
     def push(self, state: VocoderState, mel: Tensor, last: bool) -> Tensor:
         """The samples that are final by now, `[m]`, m may be 0; all together 480 for each frame. Nothing may be pushed
