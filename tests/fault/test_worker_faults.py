@@ -303,7 +303,7 @@ async def test_an_option_that_cannot_be_told_to_a_worker_is_an_error_at_once() -
         (
             "tone",
             {"foo": 1},
-            "^engine option foo is not one of batch_max, context_tokens, max_tokens, script, step_delay_ms$",
+            "^engine option foo is not one of batch_max, .*, script, step_delay_ms$",
         ),
         ("nope", {}, "^engine must be one of .*, not 'nope'$"),
     ],

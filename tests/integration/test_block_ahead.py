@@ -11,7 +11,7 @@ from tests.integration.test_sessions import eventually
 from tests.support.server import bare_client, running, url_of
 
 TEXT = "今天天气很好。我们去公园散步吧。路上的人很多。孩子们在草地上跑。老人坐在长椅上。天黑了才回家。"
-SLOW = {"step_delay_ms": 60, "batch_max": 1}
+SLOW = {"step_delay_ms": 25, "batch_max": 1}
 
 
 def jobs_at_once(server: Server) -> int:

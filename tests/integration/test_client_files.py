@@ -72,10 +72,12 @@ async def test_a_novel_in_any_encoding_sounds_alike(tmp_path: Path, encoding: st
     (tmp_path / "plain.txt").write_bytes(NOVEL.encode())
     (tmp_path / "book.txt").write_bytes(NOVEL.encode(encoding))
     async with running_server() as url:
-        plain = await run(tmp_path, "stream", "plain.txt", url=url)
-        ended = await run(tmp_path, "stream", "book.txt", url=url)
-        piped = await run(tmp_path, "stream", "-", "-o", "piped.wav", url=url, stdin=NOVEL.encode(encoding))
-        said = await run(tmp_path, "stream", "book.txt", "-o", "s.wav", "--encoding", encoding, url=url)
+        plain, ended, piped, said = await asyncio.gather(
+            run(tmp_path, "stream", "plain.txt", url=url),
+            run(tmp_path, "stream", "book.txt", url=url),
+            run(tmp_path, "stream", "-", "-o", "piped.wav", url=url, stdin=NOVEL.encode(encoding)),
+            run(tmp_path, "stream", "book.txt", "-o", "s.wav", "--encoding", encoding, url=url),
+        )
     assert (plain.code, ended.code, piped.code, said.code) == (0, 0, 0, 0), ended.err + piped.err + said.err
     assert ended.err.startswith(note + "book.wav: ")
     assert piped.err.startswith(note.replace("book.txt", "standard input") + "piped.wav: ")

@@ -8,8 +8,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
@@ -143,30 +144,47 @@ async def test_a_stream_goes_on_at_the_next_sample_and_no_word_comes_twice(folde
         assert noted.losses == ["died"]
 
 
-@pytest.mark.parametrize(
-    "hello",
-    [
-        dataclasses.replace(HELLO, version=HELLO.version + 1),
-        dataclasses.replace(HELLO, capabilities={**HELLO.capabilities, "fingerprint": "tone-2"}),
-        dataclasses.replace(HELLO, capabilities={**HELLO.capabilities, "count_tokens": "nowhere:at_all"}),
-        dataclasses.replace(HELLO, pid=0),
-        dataclasses.replace(HELLO, pid=1),
-    ],
-    ids=["another version", "other samples", "nothing to count with", "our process group", "init"],
-)
-async def test_a_worker_that_does_not_fit_is_not_used_and_not_asked_all_the_time(folder: str, hello: m.Hello) -> None:
+UNFIT = {
+    "another version": dataclasses.replace(HELLO, version=HELLO.version + 1, pid=NOBODY + 1),
+    "other samples": dataclasses.replace(
+        HELLO, capabilities={**HELLO.capabilities, "fingerprint": "tone-2"}, pid=NOBODY + 2
+    ),
+    "nothing to count with": dataclasses.replace(
+        HELLO, capabilities={**HELLO.capabilities, "count_tokens": "nowhere:at_all"}, pid=NOBODY + 3
+    ),
+    "our process group": dataclasses.replace(HELLO, pid=0),
+    "init": dataclasses.replace(HELLO, pid=1),
+}
+
+
+async def test_a_worker_that_does_not_fit_is_not_used_and_not_asked_all_the_time(folder: str) -> None:
+    async def one(number: int, name: str) -> None:
+        path = Path(folder) / str(number)
+        await asyncio.to_thread(path.mkdir)
+        try:
+            await does_not_fit(str(path), UNFIT[name], NOBODY + 10 + number, lines)
+        except AssertionError as error:
+            raise AssertionError(name) from error
+
+    with capture_logs() as lines:
+        await asyncio.gather(*(one(number, name) for number, name in enumerate(UNFIT)))
+
+
+async def does_not_fit(folder: str, hello: m.Hello, next_pid: int, lines: Sequence[Mapping[str, object]]) -> None:
+    """It is told of in one line, and so is the process after it."""
+    pids = (hello.pid, next_pid)
     async with played(folder, HELLO, None) as workers, pool_of(workers) as (pool, noted):
         fits, other = workers
         other.hello = hello
-        with capture_logs() as lines:
-            other.say(hello)
-            await asyncio.sleep(0.5)
-            assert pool.capacity().workers == 1
-            assert 2 <= other.connections <= 5
-            assert [(line["event"], line["pid"]) for line in lines] == [("a worker cannot be used", hello.pid)]
-            other.hello = dataclasses.replace(hello, version=99, pid=NOBODY + 1)  # another process, told once again
-            await asyncio.sleep(2.2)
-            assert [line["pid"] for line in lines] == [hello.pid, NOBODY + 1]
+        other.say(hello)
+        await asyncio.sleep(0.5)
+        assert pool.capacity().workers == 1
+        assert 2 <= other.connections <= 5
+        told = [(line["event"], line["pid"]) for line in lines if line["pid"] in pids]
+        assert told == [("a worker cannot be used", hello.pid)]
+        other.hello = dataclasses.replace(hello, version=99, pid=next_pid)  # another process, told once again
+        await asyncio.sleep(2.2)
+        assert [line["pid"] for line in lines if line["pid"] in pids] == [hello.pid, next_pid]
         stream = pool.synthesize(request())
         reading = asyncio.ensure_future(collect(stream))
         begun, _ = await fits.asked()
