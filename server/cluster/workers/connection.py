@@ -16,6 +16,7 @@ from typing import Final, Protocol, cast
 import structlog
 
 from server.cluster.base import Capacity, PoolUnavailable, WorkerLost
+from server.cluster.workers.lessons import Lessons
 from server.cluster.workers.messages import (
     WIRE_VERSION,
     Audio,
@@ -95,7 +96,7 @@ class WorkerConnection(asyncio.Protocol):
         self._numbers = 0
         self._unsent: list[bytes] = []  # goes out with what is said next, in one write
         self._load = Load(Capacity())
-        self._learning: dict[int, asyncio.Future[bytes]] = {}  # bounded by the uploads of this gateway
+        self.lessons = Lessons()
         self._untold: dict[int, bool] = {}  # asked since the worker said how it is doing; whether it is a first chunk
         self._asking: set[int] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -146,21 +147,11 @@ class WorkerConnection(asyncio.Protocol):
         return self._numbers
 
     def learn(self, recording: bytes, text: str) -> "asyncio.Future[bytes]":
-        """Have it make a voice: what it learnt, or ValueError, EngineError or PoolUnavailable."""
-        learning: asyncio.Future[bytes] = self._loop.create_future()
-        if not self.usable:
-            learning.set_exception(PoolUnavailable("the worker process is gone"))
-            return learning
+        """Have it make a voice, while it is usable: what it learnt, or ValueError, EngineError or PoolUnavailable."""
         number = self._count()
-        self._learning[number] = learning
-        learning.add_done_callback(lambda _: self._learning.pop(number, None))
+        lesson = self.lessons.begin(number)
         self._send(Learn(number, recording, text))
-        return learning
-
-    @property
-    def learns(self) -> int:
-        """Voices that were asked for and are not there."""
-        return len(self._learning)
+        return lesson
 
     def _count(self) -> int:
         """The next stream's number."""
@@ -225,12 +216,12 @@ class WorkerConnection(asyncio.Protocol):
                 self._answer(message.stream, None)
             case Failed():
                 error = _error(message)
-                if isinstance(error, ValueError) or message.stream in self._learning:
-                    self._learnt(message.stream, error)
+                if isinstance(error, ValueError) or message.stream in self.lessons:
+                    self.lessons.end(message.stream, error)
                 else:
                     self._answer(message.stream, error)
             case Learnt():
-                self._learnt(message.stream, message.voice)
+                self.lessons.end(message.stream, message.voice)
             case Stepped():
                 self._worked = True
                 self._owner.stepped(message)
@@ -257,15 +248,6 @@ class WorkerConnection(asyncio.Protocol):
             if not isinstance(answer, RenderedChunk):
                 del self.streams[stream]
             asker.answered(answer)
-
-    def _learnt(self, number: int, result: bytes | Exception) -> None:
-        learning = self._learning.get(number)
-        if learning is None or learning.done():
-            return  # whoever asked has left
-        if isinstance(result, Exception):
-            learning.set_exception(result)
-        else:
-            learning.set_result(result)
 
     def _not_asking(self, stream: int) -> None:
         self._asking.discard(stream)
@@ -322,8 +304,7 @@ class WorkerConnection(asyncio.Protocol):
             self._transport.abort()
         if self.was_ready:
             self._owner.gone(self, reason)
-        for number in list(self._learning):
-            self._learnt(number, PoolUnavailable("the worker process that learnt the voice is gone"))
+        self.lessons.end_all(PoolUnavailable("the worker process that learnt the voice is gone"))
         asking, streams = self._asking, self.streams
         self._asking, self.streams = set(), {}
         for stream, asker in streams.items():

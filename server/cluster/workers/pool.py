@@ -95,7 +95,7 @@ class WorkerPool:
         usable = self._usable()
         if self._stopping or not usable:
             raise PoolUnavailable("the server is stopping" if self._stopping else "no worker process is ready")
-        learning = min(usable, key=lambda each: (each.learns, each.crowd)).learn(recording, text)
+        learning = min(usable, key=lambda each: (len(each.lessons), each.crowd)).learn(recording, text)
         try:
             async with asyncio.timeout(LEARN_PATIENCE_S):
                 return await learning
