@@ -6,8 +6,10 @@ import json
 import re
 import signal
 import wave
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -83,8 +85,50 @@ async def test_a_book_above_the_limit_of_an_utterance_is_one_file(book: Path, na
     assert names(book) == {"book.txt", name, "c.srt", "s.json"}
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-async def test_an_interrupted_book_goes_on_in_a_new_session(book: Path, number: signal.Signals) -> None:
+Scenario = Callable[[Path], Coroutine[Any, Any, None]]
+
+
+async def side_by_side(folder: Path, *scenarios: Scenario) -> None:
+    """Each with a book of its own: most of what they take is the start of clients."""
+
+    async def one(number: int, scenario: Scenario) -> None:
+        book = folder / str(number)
+        await asyncio.to_thread(book.mkdir)
+        await asyncio.to_thread((book / "book.txt").write_text, TEXT, encoding="utf-8")
+        await scenario(book)
+
+    await asyncio.gather(*(one(number, scenario) for number, scenario in enumerate(scenarios)))
+
+
+async def test_a_run_that_was_interrupted_is_gone_on_with(tmp_path: Path) -> None:
+    await side_by_side(
+        tmp_path,
+        partial(an_interrupted_book_goes_on_in_a_new_session, number=signal.SIGINT),
+        partial(an_interrupted_book_goes_on_in_a_new_session, number=signal.SIGTERM),
+        standard_input_goes_on_when_it_is_given_again,
+        a_run_that_only_lacked_its_last_step_gets_its_name,
+    )
+
+
+async def test_a_client_or_a_session_that_died_is_followed_by_another(tmp_path: Path) -> None:
+    await side_by_side(
+        tmp_path,
+        a_killed_client_is_followed_by_one_in_the_same_session,
+        a_session_that_is_gone_is_replaced_at_a_whole_segment,
+        a_session_that_died_with_its_client_is_told_in_one_line,
+    )
+
+
+async def test_what_is_kept_of_a_run_that_failed(tmp_path: Path) -> None:
+    await side_by_side(
+        tmp_path,
+        what_was_spoken_before_a_wrong_byte_came_is_kept,
+        a_file_that_lost_audio_is_not_gone_on_with,
+        a_failure_says_how_to_go_on,
+    )
+
+
+async def an_interrupted_book_goes_on_in_a_new_session(book: Path, number: signal.Signals) -> None:
     async with fake_server(Behaviour(frame_delay_s=0.002)) as server:
         command = await Command.start(book, "stream", "book.txt", "-o", "out.wav", url=server.url)
         await until(lambda: safe(book) > 200_000)
@@ -105,7 +149,7 @@ async def test_an_interrupted_book_goes_on_in_a_new_session(book: Path, number: 
     assert stats["resumed_from"] == {"samples": whole.samples, "characters": whole.text}
 
 
-async def test_a_killed_client_is_followed_by_one_in_the_same_session(book: Path) -> None:
+async def a_killed_client_is_followed_by_one_in_the_same_session(book: Path) -> None:
     async with fake_server(Behaviour(frame_delay_s=0.002, resume_ttl_ms=TTL_MS)) as server:
         command = await Command.start(book, "stream", "book.txt", "-o", "out.wav", url=server.url)
         await until(lambda: safe(book) > 200_000)
@@ -121,7 +165,7 @@ async def test_a_killed_client_is_followed_by_one_in_the_same_session(book: Path
     assert samples_of(book / "out.wav") == speech_of(0, TEXT)
 
 
-async def test_a_session_that_is_gone_is_replaced_at_a_whole_segment(book: Path) -> None:
+async def a_session_that_is_gone_is_replaced_at_a_whole_segment(book: Path) -> None:
     """Without a new client."""
 
     async def vanish_once(session: FakeSession) -> None:
@@ -141,7 +185,7 @@ async def test_a_session_that_is_gone_is_replaced_at_a_whole_segment(book: Path)
     assert json.loads((book / "s.json").read_bytes())["restarts"] == 1
 
 
-async def test_a_session_that_died_with_its_client_is_told_in_one_line(book: Path) -> None:
+async def a_session_that_died_with_its_client_is_told_in_one_line(book: Path) -> None:
     async with fake_server(Behaviour(frame_delay_s=0.002, resume_ttl_ms=TTL_MS)) as server:
         command = await Command.start(book, "stream", "book.txt", "-o", "out.wav", url=server.url)
         await until(lambda: safe(book) > 200_000)
@@ -158,7 +202,7 @@ async def test_a_session_that_died_with_its_client_is_told_in_one_line(book: Pat
     ]
 
 
-async def test_standard_input_goes_on_when_it_is_given_again(book: Path) -> None:
+async def standard_input_goes_on_when_it_is_given_again(book: Path) -> None:
     async with fake_server(Behaviour(frame_delay_s=0.002)) as server:
         command = await Command.start(book, "stream", "-", "-o", "out.wav", url=server.url)
         assert command.process.stdin is not None
@@ -181,7 +225,7 @@ async def test_standard_input_goes_on_when_it_is_given_again(book: Path) -> None
     assert samples_of(book / "out.wav") == speech_of(0, TEXT[: whole.text]) + speech_of(0, TEXT[whole.text :])
 
 
-async def test_what_was_spoken_before_a_wrong_byte_came_is_kept(book: Path) -> None:
+async def what_was_spoken_before_a_wrong_byte_came_is_kept(book: Path) -> None:
     async with fake_server(Behaviour(frame_delay_s=0.002)) as server:
         command = await Command.start(book, "stream", "-", "-o", "out.wav", url=server.url)
         assert command.process.stdin is not None
@@ -195,7 +239,7 @@ async def test_what_was_spoken_before_a_wrong_byte_came_is_kept(book: Path) -> N
     assert names(book) == {"book.txt", "out.wav.part", "out.wav.state"}
 
 
-async def test_a_run_that_only_lacked_its_last_step_gets_its_name(book: Path) -> None:
+async def a_run_that_only_lacked_its_last_step_gets_its_name(book: Path) -> None:
     async with fake_server() as server:
         ended = await run(book, "stream", "book.txt", "-o", "out.wav", url=server.url)
         command = await Command.start(book, "stream", "book.txt", "-o", "other.wav", url=server.url)
@@ -224,7 +268,7 @@ async def test_a_run_that_only_lacked_its_last_step_gets_its_name(book: Path) ->
         assert not (book / "out.wav.state").exists()
 
 
-async def test_a_file_that_lost_audio_is_not_gone_on_with(book: Path) -> None:
+async def a_file_that_lost_audio_is_not_gone_on_with(book: Path) -> None:
     async with fake_server(Behaviour(frame_delay_s=0.002)) as server:
         command = await Command.start(book, "stream", "book.txt", "-o", "out.wav", url=server.url)
         await until(lambda: safe(book) > 200_000)
@@ -244,7 +288,7 @@ async def test_a_file_that_lost_audio_is_not_gone_on_with(book: Path) -> None:
         assert len(server.sessions) == 1
 
 
-async def test_a_failure_says_how_to_go_on(book: Path) -> None:
+async def a_failure_says_how_to_go_on(book: Path) -> None:
     async def vanish(session: FakeSession) -> None:
         session.socket.transport.abort()
 
