@@ -127,14 +127,14 @@ def test_segments_that_share_a_prefix_do_not_know_each_other(version: ModelVersi
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_what_is_held_stops_growing_where_the_history_ends(version: ModelVersion) -> None:
-    model, codes = tiny_flow(version), random_codes(203)
+    model, codes = tiny_flow(version), random_codes(163)
     prefix, larger = model.prefix(random_prompt(40), 60), model.prefix(random_prompt(80), 60)
     assert 0 < prefix.bytes < larger.bytes < 2.5 * prefix.bytes
     sizes: dict[int | None, list[int]] = {}
     for history in (60, None):
         state = model.start(model.prefix(random_prompt(40), history))
         sizes[history] = []
-        for start in range(0, 200, 20):
+        for start in range(0, 160, 20):
             state.hop(codes[start : start + 20], codes[start + 20 : start + 23]).solve()
             sizes[history].append(state.bytes)
     assert sizes[60][-1] == sizes[60][-5] < sizes[None][-1] / 2

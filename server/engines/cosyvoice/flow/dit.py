@@ -10,6 +10,8 @@ from torch.nn import functional
 
 from server.engines.cosyvoice.config import DitConfig, FlowConfig
 from server.engines.cosyvoice.flow.blocks import FlowCache, KvCache, attend_blocks, behind_tails
+from server.engines.cosyvoice.flow.relative import identity
+from server.engines.cosyvoice.linear import FastLinear
 
 TIME_SIZE = 256
 TIME_SCALE = 1000
@@ -97,7 +99,7 @@ class Modulation(nn.Module):
 
 
 class Attention(nn.Module):
-    """Its projections. Queries', keys' and values' have names of their own, but lie in one piece of memory."""
+    """Its projections."""
 
     def __init__(self, config: DitConfig) -> None:
         super().__init__()
@@ -106,22 +108,6 @@ class Attention(nn.Module):
         self.to_k = nn.Linear(config.dim, inner)
         self.to_v = nn.Linear(config.dim, inner)
         self.to_out = nn.ModuleList([nn.Linear(inner, config.dim)])
-        self._joined: tuple[Tensor, Tensor] | None = None
-        self._places: list[int] = []
-
-    def projected(self, x: Tensor) -> Tensor:
-        """Queries, keys and values, `[rows, frames, 3 inner]`."""
-        parts = (self.to_q, self.to_k, self.to_v)
-        places = [part.weight.data_ptr() for part in parts]
-        if self._joined is None or places != self._places:
-            with torch.inference_mode(False), torch.no_grad():
-                self._joined = torch.cat([part.weight for part in parts]), torch.cat([part.bias for part in parts])
-                for number, part in enumerate(parts):
-                    weight, bias = (whole.chunk(3)[number] for whole in self._joined)
-                    part.weight = nn.Parameter(weight, requires_grad=False)
-                    part.bias = nn.Parameter(bias, requires_grad=False)
-            self._places = [part.weight.data_ptr() for part in parts]
-        return functional.linear(x, *self._joined)
 
 
 class FeedForward(nn.Module):
@@ -144,8 +130,31 @@ class Block(nn.Module):
         self.ff = FeedForward(config)
 
 
+class _FastBlock:
+    """A layer's weights as they are computed with."""
+
+    def __init__(self, block: Block) -> None:
+        attention, feed = block.attn, block.ff.ff
+        self.projected = _fast(attention.to_q, attention.to_k, attention.to_v)
+        self.out = _fast(attention.to_out[0])
+        self.inner = _fast(cast(nn.Sequential, feed[0])[0])
+        self.outer = _fast(feed[2])
+
+
+class _Made:
+    """What is made of the weights before they are used: layouts, and the modulation of each time of the solver."""
+
+    def __init__(self, dit: "Dit") -> None:
+        self.entry = _fast(dit.input_embed.proj)
+        self.layers = [_FastBlock(cast(Block, block)) for block in dit.transformer_blocks]
+        self.exit = _fast(dit.proj_out)
+        self.modulations: dict[float, Tensor] = {}
+
+
 class Dit(nn.Module):
-    """See `Estimator`."""
+    """See `Estimator`. A pass's result does not depend on those that it is packed with: to the last bit on a CPU for
+    which `FastLinear` packs weights (as measured), to rounding (1e-5) elsewhere.
+    """
 
     def __init__(self, config: FlowConfig) -> None:
         super().__init__()
@@ -157,12 +166,8 @@ class Dit(nn.Module):
         self.transformer_blocks = nn.ModuleList(Block(config.dit) for _ in range(config.dit.depth))
         self.norm_out = Modulation(config.dit.dim, 2)
         self.proj_out = nn.Linear(config.dit.dim, config.mels)
-        self._modulations: dict[float, Tensor] = {}
-        self.register_load_state_dict_post_hook(lambda *_: self._modulations.clear())  # type: ignore[no-untyped-call]
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        self._modulations.clear()  # they were of other weights
-        return cast(Self, super()._apply(fn, recurse))  # type: ignore[no-untyped-call]
+        self._made: _Made | None = None
+        self._made_of: tuple[object, ...] = ()
 
     def new_cache(self, history: int | None) -> FlowCache:
         """See `Estimator`."""
@@ -173,29 +178,30 @@ class Dit(nn.Module):
         blocks: Sequence[Sequence[int]], caches: Sequence[FlowCache] | None,
     ) -> Tensor:  # fmt: skip
         """See `Estimator`."""
+        made = self._prepared()
         lengths = [sum(part) for part in blocks]
         speakers = speaker[:, None].expand(-1, x.shape[1], -1)
-        x = self.input_embed.proj(torch.cat([x, condition, mu, speakers], 2))
+        x = made.entry(torch.cat([x, condition, mu, speakers], 2))
         x = self.input_embed.conv_pos_embed.convolved(x, caches, lengths) + x
         starts = [0] * len(blocks) if caches is None else [cache.position for cache in caches]
         positions = torch.tensor(starts, device=x.device)[:, None] + torch.arange(x.shape[1], device=x.device)
         turns = self.rotary_embed.turns(positions).repeat_interleave(2, 0)[:, :, None]
-        modulation = self._modulation(t)
-        for number, block in enumerate(self.transformer_blocks):
+        modulation = self._modulation(t, made)
+        for number, block in enumerate(made.layers):
             parts = modulation[LAYER_PARTS * number : LAYER_PARTS * (number + 1)].unbind(0)
-            x = self._layer(number, cast(Block, block), x, parts, turns, blocks, caches)
+            x = self._layer(number, block, x, parts, turns, blocks, caches)
         for cache, part, length in zip(caches or (), blocks, lengths, strict=bool(caches)):
             cache.kv[0].advance(part)
             cache.position += length
         scale, shift = modulation[-2:].unbind(0)
-        return cast(Tensor, self.proj_out(_modulated(x, scale, shift)))
+        return made.exit(_modulated(x, scale, shift))
 
     def _layer(
-        self, number: int, block: Block, x: Tensor, modulation: Sequence[Tensor], turns: Tensor,
+        self, number: int, block: _FastBlock, x: Tensor, modulation: Sequence[Tensor], turns: Tensor,
         blocks: Sequence[Sequence[int]], caches: Sequence[FlowCache] | None,
     ) -> Tensor:  # fmt: skip
         shift, scale, gate, ff_shift, ff_scale, ff_gate = modulation
-        projected = block.attn.projected(_modulated(x, scale, shift))
+        projected = block.projected(_modulated(x, scale, shift))
         projected = projected.view(*x.shape[:2], 3, self._config.heads, self._config.head_dim)
         first = projected[:, :, :2, 0]  # only the first head of queries and keys knows positions: so it was trained
         first.copy_(turn(first, turns))
@@ -209,20 +215,29 @@ class Dit(nn.Module):
                 cache = caches[item].kv[0]
                 attended.append(cache.attend(number, query[rows], key[rows], value[rows], lengths))
         joined = (attended[0] if len(attended) == 1 else torch.cat(attended)).transpose(1, 2).flatten(2)
-        x = torch.addcmul(x, gate, block.attn.to_out[0](joined))
-        return torch.addcmul(x, ff_gate, block.ff.ff(_modulated(x, ff_scale, ff_shift)))
+        x = torch.addcmul(x, gate, block.out(joined))
+        inner = functional.gelu(block.inner(_modulated(x, ff_scale, ff_shift)), approximate="tanh")
+        return torch.addcmul(x, ff_gate, block.outer(inner))
 
-    def _modulation(self, times: Sequence[float]) -> Tensor:
+    def _prepared(self) -> _Made:
+        """What is made of the weights, anew where they have changed."""
+        made_of = identity(self.proj_out.weight)
+        if self._made is None or made_of != self._made_of:
+            self._made, self._made_of = _Made(self), made_of
+        return self._made
+
+    def _modulation(self, times: Sequence[float], made: _Made) -> Tensor:
         """Of all layers and of the end, `[6 depth + 2, rows, 1, dim]`; rows is 1 where all passes are at the same time.
         The solver's times are few and always the same, so they are computed once.
         """
-        if len(self._modulations) > TIMES_KEPT:
-            self._modulations.clear()
-        for time in set(times) - self._modulations.keys():
-            self._modulations[time] = self._modulation_at(time)
+        known = made.modulations
+        if len(known) > TIMES_KEPT:
+            known.clear()
+        for time in set(times) - known.keys():
+            known[time] = self._modulation_at(time)
         if len(set(times)) == 1:
-            return self._modulations[times[0]]
-        return torch.cat([self._modulations[time] for time in times for _ in range(2)], 1)
+            return known[times[0]]
+        return torch.cat([known[time] for time in times for _ in range(2)], 1)
 
     def _modulation_at(self, time: float) -> Tensor:
         embedded = functional.silu(self.time_embed.embedded(time))
@@ -235,6 +250,8 @@ class Dit(nn.Module):
 
 
 def _modulated(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-    if len(scale) == 1:
-        return functional.layer_norm(x, x.shape[-1:], scale.flatten(), shift.flatten(), NORM_EPS)
     return torch.addcmul(shift, functional.layer_norm(x, x.shape[-1:], eps=NORM_EPS), scale)
+
+
+def _fast(*layers: nn.Module) -> FastLinear:
+    return FastLinear([cast(Tensor, one.weight) for one in layers], [cast(Tensor, one.bias) for one in layers])
