@@ -116,15 +116,16 @@ class Body(nn.Module):
         positions = [p for part in parts for p in range(part.start, part.start + part.count)]
         slots = [part.slot for part in parts for _ in range(part.count)]
         masks = [_mask(part, x.device) if part.count > 1 else None for part in parts]
-        mixed = x.new_zeros(x.shape)
+        unread = x.new_zeros(x.shape[0] - len(positions), x.shape[1])
 
-        def attend(queries: Tensor, store: Tensor) -> Tensor:
-            row = 0
+        def attend(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+            made, row = list[Tensor](), 0
             for part, mask in zip(parts, masks, strict=True):
-                seen = store[part.slot, : part.start + part.count]
-                _attend(queries[row : row + part.count], seen, mask, mixed[row : row + part.count])
+                end = part.start + part.count
+                seen = slice(part.slot, part.slot + 1), slice(None), slice(end)
+                made.append(_attend(queries[row : row + part.count], keys[seen], values[seen], mask))
                 row += part.count
-            return mixed
+            return torch.cat((*made, unread)) if len(made) > 1 or len(unread) else made[0]
 
         places = torch.tensor([positions, slots], device=x.device)
         return self._layers(x, cache, places[0], places[1], attend)
@@ -136,8 +137,8 @@ class Body(nn.Module):
         """
         seen = torch.arange(length, device=x.device) <= positions[:, None]
 
-        def attend(queries: Tensor, store: Tensor) -> Tensor:
-            keys, values = store[: x.shape[0], :length].permute(2, 0, 3, 1, 4)
+        def attend(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+            keys, values = keys[: x.shape[0], :, :length], values[: x.shape[0], :, :length]
             grouped = queries.reshape(x.shape[0], self.config.kv_heads, -1, self.config.head_dim)
             made = F.scaled_dot_product_attention(grouped, keys, values, attn_mask=seen[:, None, None])
             return made.reshape(x.shape)
@@ -150,10 +151,10 @@ class Body(nn.Module):
         cache: SlotCache,
         positions: Tensor,
         slots: Tensor,
-        attend: Callable[[Tensor, Tensor], Tensor],
+        attend: Callable[[Tensor, Tensor, Tensor], Tensor],
     ) -> Tensor:
         """`positions` and `slots` `[count]` of the first rows of `x`. `attend` makes of their queries `[count, heads,
-        head_dim]` and a layer's store `[slots, length, 2, kv_heads, head_dim]` what goes on, `[R, hidden]`.
+        head_dim]` and a layer's keys and values `[slots, kv_heads, length, head_dim]` what goes on, `[R, hidden]`.
         """
         config, count = self.config, positions.shape[0]
         turn = self._rotation(positions, x.dtype)
@@ -161,10 +162,9 @@ class Body(nn.Module):
         for number, layer in enumerate(self._fused):
             qkv = layer.qkv(norm(x, layer.norm, config.norm_eps))[:count].view(count, -1, config.head_dim)
             qkv = turn(qkv)
-            store = cache.data[number]
             new = qkv[:, config.heads :].reshape(count, 2, config.kv_heads, config.head_dim)
-            store.view(-1, 2, config.kv_heads, config.head_dim).index_copy_(0, where, new)
-            x = x + layer.out(attend(qkv[:, : config.heads], store))
+            cache.rows[number].index_copy_(0, where, new)
+            x = x + layer.out(attend(qkv[:, : config.heads], cache.keys[number], cache.values[number]))
             gate, up = layer.gate_up(norm(x, layer.ffn_norm, config.norm_eps)).chunk(2, dim=-1)
             x = x + layer.down(F.silu(gate).mul_(up))
         return x
@@ -198,13 +198,11 @@ def _mask(part: Part, device: torch.device) -> Tensor:
     return torch.ones(part.count, part.start + part.count, dtype=torch.bool, device=device).tril_(part.start)
 
 
-def _attend(q: Tensor, seen: Tensor, mask: Tensor | None, out: Tensor) -> None:
-    """`q` `[n, heads, head_dim]` against `seen` `[positions, 2, kv_heads, head_dim]`; into `out` `[n, hidden]`."""
-    keys, values = seen[None, :, 0].transpose(1, 2), seen[None, :, 1].transpose(1, 2)
+def _attend(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
+    """`q` `[n, heads, head_dim]` against `[1, kv_heads, positions, head_dim]` each; returns `[n, hidden]`."""
     if mask is None:  # one row: the heads that share a key are like positions that all see the same
         made = F.scaled_dot_product_attention(q.view(1, keys.shape[1], -1, q.shape[2]), keys, values)
-    else:
-        made = F.scaled_dot_product_attention(
-            q.transpose(0, 1)[None], keys, values, attn_mask=mask, enable_gqa=True
-        ).transpose(1, 2)
-    out.copy_(made.reshape(out.shape))
+        return made.reshape(1, -1)
+    queries = q.transpose(0, 1)[None]
+    made = F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, enable_gqa=True)
+    return made.transpose(1, 2).reshape(len(q), -1)

@@ -40,6 +40,9 @@ class SlotCache:
         shape = (config.layers, slots, length + 1, 2, config.kv_heads, config.head_dim)
         self.data = torch.zeros(shape, device=device, dtype=dtype)
         self.lengths = [0] * slots
+        # The same memory by layer: its rows, slot after slot; keys and values as attention wants them.
+        self.rows = [layer.flatten(0, 1) for layer in self.data]
+        self.keys, self.values = ([layer[:, :, i].transpose(1, 2) for layer in self.data] for i in (0, 1))
         self._free = set(range(slots))
 
     @property
