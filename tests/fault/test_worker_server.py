@@ -125,14 +125,21 @@ def test_ctrl_c_of_the_whole_group_is_an_orderly_stop(tmp_path: Path) -> None:
 
 
 def test_an_engine_that_cannot_start_is_one_line_as_without_workers(tmp_path: Path) -> None:
-    said = []
-    for workers in ("0", "2"):
-        command = [sys.executable, "-m", "server", "--port", "0", "--engine", "tone", "--log-format", "json"]
-        ended = subprocess.run(
-            [*command, "--engine-option", "foo=1", "--workers", workers], cwd=ROOT, capture_output=True, timeout=30
+    command = [sys.executable, "-m", "server", "--port", "0", "--engine", "tone", "--log-format", "json"]
+    started = [
+        subprocess.Popen(
+            [*command, "--engine-option", "foo=1", "--workers", workers],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
         )
-        assert ended.returncode == 1
-        (line,) = ended.stderr.splitlines()
+        for workers in ("0", "2")
+    ]
+    said = []
+    for process in started:
+        _, err = process.communicate(timeout=30)
+        assert process.returncode == 1
+        (line,) = err.splitlines()
         said.append(line.partition(b'"timestamp"')[0])
     assert said[0] == said[1]
     assert b"engine option foo is not one of" in said[0]
