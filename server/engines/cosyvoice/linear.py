@@ -44,6 +44,8 @@ class FastLinear:
             self._bias = _joined(weights, biases)
             self._packed: Any = None
             ops = packing() if self._weight.device.type == "cpu" and self._weight.dtype in FAST_TYPES else None
+            if ops is not None and self._weight.dtype == torch.bfloat16 and not ops._is_mkldnn_bf16_supported():
+                ops = None
             if ops is not None:
                 self._call = ops._linear_pointwise
                 self._packed = ops._reorder_linear_weight(self._weight.contiguous())
