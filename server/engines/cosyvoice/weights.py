@@ -84,9 +84,9 @@ def fold_weight_norm(state: Mapping[str, Tensor], file: str = "checkpoint") -> d
 
 
 def _scaled(length: Tensor, direction: Tensor) -> Tensor:
-    wide = direction.float()
-    norm: Tensor = torch.linalg.vector_norm(wide, dim=tuple(range(1, wide.dim())), keepdim=True)
-    return (length.float() * wide / norm).to(direction.dtype)
+    # The very function that torch's weight norm calls: the vocoder multiplies the smallest rounding.
+    scaled: Tensor = torch._weight_norm(direction.float(), length.float(), 0)
+    return scaled.to(direction.dtype)
 
 
 def check_shapes(

@@ -24,7 +24,7 @@ from server.engines.cosyvoice.weights import check_shapes
 from tests.support.cosyvoice import DATA, tiny_folder
 
 VERSIONS: tuple[ModelVersion, ...] = (2, 3)
-SIZES = BodySizes(hidden=64, layers=2, heads=4, kv_heads=2, ffn=128, vocab=512)
+SIZES = BodySizes(hidden=64, layers=2, heads=4, kv_heads=2, ffn=128, vocab=512, rope_theta=10_000.0)
 
 
 @pytest.fixture(scope="module")
