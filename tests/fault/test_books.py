@@ -92,12 +92,14 @@ class Desk:
 
 
 @asynccontextmanager
-async def desk(folder: Path, *, store: str = "memory") -> AsyncIterator[Desk]:
+async def desk(folder: Path, server: ServerProcess | None = None, *, store: str = "memory") -> AsyncIterator[Desk]:
+    """With a server of its own, where there is none that it shares."""
     await asyncio.to_thread(folder.mkdir)
     (folder / "book.txt").write_text(BOOK, encoding="utf-8")
     with contextlib.ExitStack() as servers:
-        made = Desk(folder, store if store == "memory" else f"file:{folder / 'store'}", servers, None)  # type: ignore[arg-type]  # started next
-        await made.start_server()
+        made = Desk(folder, store if store == "memory" else f"file:{folder / 'store'}", servers, server)  # type: ignore[arg-type]  # or started next
+        if server is None:
+            await made.start_server()
         if not _undisturbed:
             control = await made.run("stream", "book.txt", "-o", "control.wav", "--captions", "control.vtt")
             assert control.code == 0, control.err
@@ -116,14 +118,9 @@ def is_the_control(made: Desk, name: str = "out.wav") -> None:
     assert made.names() == {"book.txt", "control.wav", "control.vtt", name, "out.vtt"}
 
 
-async def undisturbed(folder: Path) -> None:
-    """Makes sure of what everything is compared with."""
-    async with desk(folder):
-        pass
-
-
 async def test_servers_that_die(tmp_path: Path) -> None:
-    await undisturbed(tmp_path / "0")
+    async with desk(tmp_path / "0"):
+        pass  # what everything is compared with is there now
     await asyncio.gather(
         the_server_is_killed_in_the_second_chapter(tmp_path / "1", "memory"),
         the_server_is_killed_in_the_second_chapter(tmp_path / "2", "file"),
@@ -133,12 +130,12 @@ async def test_servers_that_die(tmp_path: Path) -> None:
 
 
 async def test_clients_that_die(tmp_path: Path) -> None:
-    await undisturbed(tmp_path / "0")
-    await asyncio.gather(
-        a_client_is_killed_again_and_again(tmp_path / "1"),
-        the_client_is_killed_and_stopped(tmp_path / "2", "out.flac"),
-        the_client_is_killed_and_stopped(tmp_path / "3", "out.opus"),
-    )
+    async with desk(tmp_path / "0") as first:
+        await asyncio.gather(
+            a_client_is_killed_again_and_again(tmp_path / "1", first.server),
+            the_client_is_killed_and_stopped(tmp_path / "2", first.server, "out.flac"),
+            the_client_is_killed_and_stopped(tmp_path / "3", first.server, "out.opus"),
+        )
 
 
 async def the_server_is_killed_in_the_second_chapter(folder: Path, store: str) -> None:
@@ -166,10 +163,10 @@ async def the_server_is_killed_in_the_second_chapter(folder: Path, store: str) -
         is_the_control(made)
 
 
-async def a_client_is_killed_again_and_again(folder: Path) -> None:
+async def a_client_is_killed_again_and_again(folder: Path, server: ServerProcess) -> None:
     """Nothing is lost."""
     chance = random.Random(5)
-    async with desk(folder) as made:
+    async with desk(folder, server) as made:
         arguments = ["stream", "book.txt", "-o", "out.wav", "--captions", "out.vtt"]
         sessions = 0
         for _ in range(12):
@@ -194,9 +191,9 @@ async def a_client_is_killed_again_and_again(folder: Path) -> None:
         is_the_control(made)
 
 
-async def the_client_is_killed_and_stopped(folder: Path, name: str) -> None:
+async def the_client_is_killed_and_stopped(folder: Path, server: ServerProcess, name: str) -> None:
     """Other containers are gone on with as well."""
-    async with desk(folder) as made:
+    async with desk(folder, server) as made:
         arguments = ["stream", "book.txt", "-o", name, "--captions", "out.vtt"]
         for number in (signal.SIGKILL, signal.SIGTERM):
             command = await made.begin(*arguments)
