@@ -11,6 +11,7 @@ from torch import Tensor
 
 from server.engines.cosyvoice.config import ModelVersion
 from server.engines.cosyvoice.synthetic import fill_randomly, tiny
+from server.engines.cosyvoice.vocoder import streaming
 from server.engines.cosyvoice.vocoder.streaming import Vocoder, VocoderState, make_network
 
 EXACT = 1e-4
@@ -103,6 +104,19 @@ def test_a_patient_version_2_is_the_whole(far_two: Vocoder) -> None:
     found = pushed(far_two, mel, [50, 50, 20], patient=True)
     assert torch.allclose(torch.cat(found), far_two.whole(mel, 3), atol=EXACT)
     assert all(len(samples) for samples in found)
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_a_long_whole_is_made_in_pieces_that_nobody_can_tell(
+    version: ModelVersion, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vocoder: Vocoder = request.getfixturevalue("far_two" if version == 2 else "three")
+    mel = mel_of(90)
+    at_once = vocoder.whole(mel, 3)
+    monkeypatch.setattr(streaming, "PIECE", 45)
+    in_pieces = vocoder.whole(mel, 3)
+    assert torch.allclose(in_pieces, at_once, atol=EXACT)
+    assert not torch.equal(in_pieces[45 * 480 :], vocoder.whole(mel[45:], 3))
 
 
 def high_band(samples: np.ndarray[tuple[int], np.dtype[np.float32]]) -> float:

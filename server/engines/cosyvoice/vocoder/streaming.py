@@ -13,6 +13,9 @@ from server.engines.cosyvoice.vocoder.hift import Hift
 from server.engines.cosyvoice.vocoder.stream_causal import CausalState, CausalStream
 from server.engines.cosyvoice.vocoder.stream_windows import WindowState, WindowStream
 
+PIECE = 500
+"""Frames of a whole mel that are worked out in one go, so that the memory for it has a bound."""
+
 VocoderState: TypeAlias = WindowState | CausalState
 """One utterance's place in the vocoder; made by `Vocoder.start`, `.bytes` is what it holds."""
 
@@ -51,7 +54,11 @@ class Vocoder:
     @torch.inference_mode()
     def whole(self, mel: Tensor, seed: int) -> Tensor:
         """All samples `[480 * frames]` of a whole mel `[frames, mels]`."""
-        return self.push(self.start(seed), mel, last=True)
+        state, pieces = self.start(seed, patient=True), []
+        for begin in range(0, max(1, mel.shape[0]), PIECE):
+            end = begin + PIECE
+            pieces.append(self.push(state, mel[begin:end], end >= mel.shape[0]))
+        return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
 
     def start(self, seed: int, *, patient: bool = False) -> VocoderState:
         """An utterance of which no frame is known yet. `seed`: any integer; its low 64 bits count. `patient`: nobody
