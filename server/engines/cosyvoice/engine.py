@@ -197,7 +197,9 @@ class CosyVoiceEngine:
             job.current = self._flow.whole(codes, voice.prompt, streaming=False, final=True)
         else:
             if job.flow is None:
-                job.flow = self._flow.start(self._shelf.flow_prefix(voice))
+                if (prefix := self._shelf.flow_prefix(voice)) is None:
+                    return  # a step further
+                job.flow = self._flow.start(prefix)
             ahead = None if last else job.flow_codes(end, end + LOOKAHEAD, self._device)
             job.current = job.flow.hop(codes, ahead)
         job.current_is_last, job.cut, job.pieces = last, end, job.pieces + 1

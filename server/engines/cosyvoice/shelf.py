@@ -13,7 +13,7 @@ from typing import Final
 import torch
 
 from server.engines.base import EngineError
-from server.engines.cosyvoice.flow.matching import FlowModel, FlowPrefix, FlowPrompt
+from server.engines.cosyvoice.flow.matching import FlowModel, FlowPrefix, FlowPrompt, PrefixPass
 from server.engines.cosyvoice.llm.jobs import VoicePrefix
 from server.engines.cosyvoice.voice.data import VoiceData
 
@@ -26,14 +26,15 @@ class VoiceGone(EngineError):
 
 @dataclass(slots=True, eq=False)
 class KeptVoice:
-    """A voice on the model's device. `flow` is there once a segment was spoken block by block; `spoken` has what the
-    language model keeps of the voice's text, and of instructions for it.
+    """A voice on the model's device. `flow` is there once a segment was spoken block by block, and `making` while it
+    is made; `spoken` has what the language model keeps of the voice's text, and of instructions for it.
     """
 
     id: str
     data: VoiceData
     prompt: FlowPrompt
     flow: FlowPrefix | None = None
+    making: PrefixPass | None = None
     spoken: OrderedDict[tuple[int, ...], VoicePrefix] = field(default_factory=OrderedDict)
 
     @property
@@ -95,12 +96,14 @@ class VoiceShelf:
             self._make_room(kept)
         return kept
 
-    def flow_prefix(self, voice: KeptVoice) -> FlowPrefix:
-        """What the flow model makes of its recording: computed at the first call, which takes as long as a segment of
-        the recording's length.
-        """
+    def flow_prefix(self, voice: KeptVoice) -> FlowPrefix | None:
+        """What the flow model makes of its recording. None while that is being made: each call makes a step of it."""
         if voice.flow is None:
-            voice.flow = self._flow.prefix(voice.prompt, self._history)
+            if voice.making is None:
+                voice.making = self._flow.begin_prefix(voice.prompt, self._history)
+            if not voice.making.step():
+                return None
+            voice.flow, voice.making = voice.making.prefix, None
             with self._lock:
                 self._make_room(voice)
         return voice.flow

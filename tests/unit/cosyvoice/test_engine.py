@@ -7,11 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from server.engines.base import Chunk, Engine, EngineError, RenderPlan, SegmentFailed
+from server.engines.base import Chunk, Engine, EngineError, RenderPlan, Samples, SegmentFailed
 from server.engines.context_cache import EngineContextCache
 from server.engines.cosyvoice.config import ModelVersion
 from server.engines.cosyvoice.engine import CosyVoiceEngine
-from server.engines.cosyvoice.shelf import VoiceGone
+from server.engines.cosyvoice.jobs import CosyVoiceJob
+from server.engines.cosyvoice.shelf import KeptVoice, VoiceGone
 from server.text.tokens import Boundary
 from tests.support.cosyvoice import SPEAKER
 from tests.support.cosyvoice_speech import listen, recording, say, segment, words
@@ -161,6 +162,20 @@ def test_a_learnt_voice_speaks_and_is_forgotten(engine: CosyVoiceEngine, learnt:
         engine.prepare(segment(TEXT, learnt), RenderPlan())
 
 
+def test_what_is_kept_of_a_voice_is_made_in_steps_that_others_share(engine: CosyVoiceEngine, learnt: str) -> None:
+    """A long recording must not hold everybody up: its flow takes as long as speech of its length."""
+    engine.forget_voice(learnt)
+    jobs = [engine.prepare(segment(TEXT, voice), RenderPlan()) for voice in (learnt, SPEAKER)]
+    kept = jobs[0].voice
+    assert isinstance(kept, KeptVoice)
+    made = [kept.flow is not None]
+    first, _ = listen(engine, jobs)
+    made.append(kept.flow is not None)
+    assert made == [False, True]
+    (again,) = say(engine, segment(TEXT, learnt))
+    assert np.array_equal(first.samples, again.samples)
+
+
 def test_a_voice_of_another_model_is_refused_in_a_line(engine: CosyVoiceEngine) -> None:
     engine.use_voices({"x": b"nonsense"}.get)
     try:
@@ -262,7 +277,9 @@ def test_numbers_that_are_none_fail_their_own_segment_alone(
 
             monkeypatch.setattr(engine, "_begin_piece", broken)
         monkeypatch.setattr(engine._vocoder, "push_many", push)
-        sound, failures, live = [], [], [good, bad]
+        sound: list[Samples] = []
+        failures: list[SegmentFailed] = []
+        live: list[CosyVoiceJob] = [good, bad]
         while live:
             for event in engine.step(live):
                 if isinstance(event, SegmentFailed):

@@ -106,8 +106,16 @@ class FlowModel(nn.Module):
 
     @torch.inference_mode()
     def prefix(self, prompt: FlowPrompt, history: int | None, *, aligned: bool = False) -> "FlowPrefix":
-        """What depends on the prompt alone, computed now: all of the prompt's codes but the last three, which wait for
-        what follows them. `history` frames are looked back at later on, besides these; None: all.
+        """`begin_prefix`, and all of its steps."""
+        making = self.begin_prefix(prompt, history, aligned=aligned)
+        while not making.step():
+            pass
+        return making.prefix
+
+    @torch.inference_mode()
+    def begin_prefix(self, prompt: FlowPrompt, history: int | None, *, aligned: bool = False) -> "PrefixPass":
+        """What depends on the prompt alone: all of the prompt's codes but the last three, which wait for what follows
+        them. `history` frames are looked back at later on, besides these; None: all.
 
         `aligned`: blocks lie on the grid of 25 codes that starts with the prompt, as in `whole(streaming=True)`, so the
         prompt's last, incomplete block waits, too: the first hop costs more.
@@ -123,17 +131,13 @@ class FlowModel(nn.Module):
             known -= known % config.block
         encoder_cache = self._encoder.new_cache(history)
         caches = tuple(self.estimator.new_cache(history) for _ in range(config.steps))
-        speaker = self._speaker(prompt)
+        speaker, solving = self._speaker(prompt), None
         if known:
             blocks = pieces(known, config.block)
             ahead = prompt.codes[known : known + config.lookahead]
             mu = self._mu(prompt.codes[:known], ahead, blocks, encoder_cache)
             solving = FlowPass(self.estimator, config, mu, speaker, prompt.mel, 0, blocks, caches, skip=0)
-            while not solving.step():
-                pass
-        for cache in (encoder_cache, *caches):
-            cache.pin()
-        return FlowPrefix(self, prompt, speaker, known, aligned, encoder_cache, caches)
+        return PrefixPass(FlowPrefix(self, prompt, speaker, known, aligned, encoder_cache, caches), solving)
 
     def start(self, prefix: "FlowPrefix") -> "FlowState":
         """A segment that is spoken with this prefix, hop by hop."""
@@ -180,6 +184,30 @@ class FlowPrefix:
     def bytes(self) -> int:
         """What is held for it; segments that start from it share this."""
         return sum(cache.bytes + cache.pinned_bytes for cache in (self.encoder_cache, *self.caches))
+
+
+class PrefixPass:
+    """A prefix that is being made, step by step as a segment's pieces are: a long recording's takes as long as speech
+    of its length.
+    """
+
+    def __init__(self, prefix: FlowPrefix, solving: "FlowPass | None") -> None:
+        self._prefix, self._solving, self._done = prefix, solving, False
+
+    def step(self) -> bool:
+        """One step of the solver; True when all are made."""
+        if not self._done and (self._solving is None or self._solving.step()):
+            for cache in (self._prefix.encoder_cache, *self._prefix.caches):
+                cache.pin()
+            self._done, self._solving = True, None
+        return self._done
+
+    @property
+    def prefix(self) -> FlowPrefix:
+        """What was made; RuntimeError before it is done."""
+        if not self._done:
+            raise RuntimeError("the prefix is being made")
+        return self._prefix
 
 
 class FlowState:
