@@ -32,6 +32,7 @@ class Voice:
     description: str
     license: str
     notice: str = ""  # what a user must know before using it, e.g. "non-commercial use only"
+    lacks: tuple[str, ...] = ()  # of `Capabilities.parameters`: those that this voice does not follow
 
 
 @dataclass(frozen=True, slots=True)

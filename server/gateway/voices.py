@@ -233,7 +233,7 @@ def _of_engine(capabilities: Capabilities, policy: Policy) -> list[dict[str, obj
             "license": voice.license,
             "notice": voice.notice,
             "sample_rate": capabilities.sample_rate,
-            "parameters": sorted(capabilities.parameters),
+            "parameters": sorted(capabilities.parameters.difference(voice.lacks)),
             "default": voice.id == policy.default_voice,
         }
         for voice in capabilities.voices

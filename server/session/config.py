@@ -57,12 +57,18 @@ class SessionConfig:
 
     def check_overrides(self, start: c.Start, capabilities: Capabilities, owns: OwnsVoice) -> None:
         """Raises ProtocolError where an utterance asks for what the voice cannot do."""
+        voice = start.voice or self.voice
         if start.voice is not None:
-            check_voice(start.voice, capabilities, "start.voice", owns)
+            check_voice(voice, capabilities, "start.voice", owns)
         _check_parameter("start.speed", start.speed, "speed", capabilities)
         _check_parameter("start.pitch", start.pitch, "pitch", capabilities)
         if start.instruct and "instruct" not in capabilities.parameters:
             raise _unsupported("start.instruct", capabilities)
+        built_in = capabilities.voice(voice)
+        for name in built_in.lacks if built_in is not None else ():
+            if getattr(start, name, None) not in (None, "", 1.0):
+                field = f"start.{name}"
+                raise ProtocolError(ErrorCode.UNSUPPORTED, f"the voice {voice} follows no {name}: leave it out", field)
 
 
 def configure(open_: c.Open, capabilities: Capabilities, default_voice: str, owns: OwnsVoice) -> SessionConfig:

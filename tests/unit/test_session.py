@@ -1,5 +1,6 @@
 """The session machine, driven without I/O: what is spoken, in which state, in which format."""
 
+from dataclasses import replace
 from hashlib import sha256
 from typing import Any
 
@@ -9,12 +10,13 @@ from hypothesis import strategies as st
 
 from protocol import client_messages as c
 from protocol import server_messages as s
-from protocol.errors import ErrorCode
+from protocol.errors import ErrorCode, ProtocolError
 from protocol.frames import Codec, FrameFlag, unpack_packets
 from server.engines.base import EngineError
 from server.session import ResumeRefused, SpeakSegment
+from server.session.config import configure
 from server.session.states import ALLOWED, State
-from tests.support.session_driver import SAMPLES_PER_CHARACTER, TEXT, Driver, fails, opened
+from tests.support.session_driver import SAMPLES_PER_CHARACTER, TEXT, Driver, capabilities, fails, opened
 
 
 def test_speaks_a_text_and_proves_it() -> None:
@@ -231,3 +233,18 @@ def test_an_engine_says_whether_trying_again_may_help(transient: bool) -> None:
     error = driver.session.failed(work, EngineError("no", transient=transient))
     assert (error.code, error.retryable) == (ErrorCode.ENGINE_FAILED, transient)
     assert error.message == "text [0, 3) of utterance 1: no"
+
+
+def test_what_a_voice_does_not_follow_is_refused_with_its_name() -> None:
+    """An engine may follow instructions that one of its voices does not: better said than ignored."""
+    can = capabilities()
+    voices = (replace(can.voices[0], lacks=("instruct",)), *can.voices[1:])
+    can = replace(can, parameters=can.parameters | {"instruct"}, voices=voices)
+    first, second = (voice.id for voice in voices[:2])
+    config = configure(c.Open(), can, first, lambda _: False)
+    config.check_overrides(c.Start(1, 1, voice=second, instruct="whisper"), can, lambda _: False)
+    for asked in (c.Start(1, 1, instruct="whisper"), c.Start(1, 1, voice=first, instruct="whisper")):
+        with pytest.raises(ProtocolError, match=f"the voice {first} follows no instruct") as refused:
+            config.check_overrides(asked, can, lambda _: False)
+        assert refused.value.field == "start.instruct"
+        assert refused.value.code is ErrorCode.UNSUPPORTED

@@ -27,7 +27,10 @@ def describe(capabilities: Capabilities) -> dict[str, Any]:
 def restore(described: Mapping[str, Any]) -> Capabilities:
     """The capabilities again. Raises EngineError where they do not hold together or `count_tokens` is not found."""
     try:
-        voices = tuple(Voice(**{**voice, "languages": tuple(voice["languages"])}) for voice in described["voices"])
+        voices = tuple(
+            Voice(**{**voice, "languages": tuple(voice["languages"]), "lacks": tuple(voice["lacks"])})
+            for voice in described["voices"]
+        )
         return Capabilities(
             **{
                 **described,

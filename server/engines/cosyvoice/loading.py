@@ -126,8 +126,10 @@ def voice_cache_bytes(options: Options, device: torch.device) -> int:
 def _voice(name: str, data: VoiceData, version: int) -> Voice:
     if name == STANDARD_VOICE.id:
         return STANDARD_VOICE
-    kind = "a voice of a recording" if data.codes else "a trained speaker"
-    return Voice(name, name, ("zh", "en"), f"{kind}, came with the model", f"that of the CosyVoice {version} model")
+    kind, lacks = ("a voice of a recording", ()) if data.codes else ("a trained speaker", ("instruct",))
+    return Voice(
+        name, name, ("zh", "en"), f"{kind}, came with the model", f"that of the CosyVoice {version} model", lacks=lacks
+    )
 
 
 def _fingerprint(folder: ModelFolder, options: Options, device: torch.device, dtype: torch.dtype) -> str:

@@ -295,7 +295,7 @@ def test_numbers_that_are_none_fail_their_own_segment_alone(
 
 def test_many_segments_cancelled_at_random_leave_no_slot_behind(engine: CosyVoiceEngine) -> None:
     rng = random.Random(6)
-    live = []
+    live: list[CosyVoiceJob] = []
     for number in range(120):
         if len(live) < 6:
             live.append(engine.prepare(segment("你好"[number % 2 :], SPEAKER), RenderPlan(), seed=number))
