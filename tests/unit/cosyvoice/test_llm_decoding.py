@@ -238,7 +238,7 @@ def test_a_thousand_utterances_with_cancels_leak_no_slot() -> None:
     shared, chance = decoder(slots=6, length=16), random.Random(5)
     running, started, cancelled = list[CodeJob](), 0, 0
     while started < 1000 or running:
-        while started < 1000 and len(running) < 8:
+        while started < 1000 and len(running) < 16:
             made = CodeJob(support.config(), [20 + started % 200], seed=started, limits=CodeLimits(most=4))
             running.append(made)
             started += 1
@@ -252,6 +252,21 @@ def test_a_thousand_utterances_with_cancels_leak_no_slot() -> None:
     assert shared.slots.free_slots == 6
     assert shared.slots.lengths == [0] * 6
     assert not shared._holders
+
+
+@pytest.mark.parametrize("tick", [0, 1, 7])
+def test_after_a_call_that_raised_the_jobs_go_on_as_if_nothing_had_been(
+    tick: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared, jobs = decoder(lm=support.fresh()), [job(seed=1), job(seed=2)]
+    for _ in range(tick):
+        shared.advance(jobs)
+    with monkeypatch.context() as broken:
+        broken.setattr(shared.lm, "logits", lambda rows: (_ for _ in ()).throw(MemoryError))
+        with pytest.raises(MemoryError):
+            shared.advance(jobs)
+    run(shared, *jobs)
+    assert [job.drawn for job in jobs] == [alone(1).drawn, alone(2).drawn]
 
 
 def test_a_released_job_goes_no_further() -> None:

@@ -58,6 +58,7 @@ class Decoder:
         have none left but their last code are moved on by one code, in one call. Jobs that are done or wait for text
         are passed over. A job that needs a slot takes a free one, or that of the job that was served longest ago and is
         not served now (it is kept aside and gets one again later); where all are taken by jobs of this call, it waits.
+        Whatever is raised, the jobs can go on with another call.
         """
         self._tick += 1
         running = [job for job in jobs if not (job.done or job.waits_for_text)]
@@ -65,15 +66,14 @@ class Decoder:
             job.seat.served = self._tick
         seated = [job for job in running if self._seat(job)]
         ready, rows = self._read(seated)
-        single = [job for job in seated if job.pending == 1 and job not in ready]
+        single = [job for job in seated if job.pending == 1]
         if single:
             parts = [Part(_slot(job.seat), job.seat.fed, 1) for job in single]
             x = self.lm.embed([job.ahead(1)[0] for job in single])
             rows.append(self._by_slot.run(x, parts) if self._by_slot else self.lm.run(x, self.slots, parts))
-            for job in single:
-                job.feed(1)
+            ready += single
         if rows:
-            self._draw([*ready, *single], torch.cat(rows) if len(rows) > 1 else rows[0])
+            self._draw(ready, torch.cat(rows) if len(rows) > 1 else rows[0])
         for job in running:
             if job.done:
                 self.release(job)
@@ -104,8 +104,9 @@ class Decoder:
             made = self.lm.run(
                 self.lm.embed(job.ahead(count)), self.slots, [Part(_slot(job.seat), job.seat.fed, count)]
             )
-            job.feed(count)
-            if job.pending == 0:
+            if count < job.pending:
+                job.feed(count)
+            else:
                 ready.append(job)
                 rows.append(made[-1:])
         return ready, rows
@@ -125,6 +126,7 @@ class Decoder:
             greedy = torch.tensor([job.manner.greedy for job in jobs], device=device)
             drawn = torch.where(greedy, scores[:, : self.lm.config.codes].argmax(dim=-1), drawn)
         for number, (job, code) in enumerate(zip(jobs, torch.where(finite, drawn, -1).tolist(), strict=True)):
+            job.feed(job.pending)  # only now: if anything was raised before, it is read again
             if code < 0:
                 self.slots.wipe(_slot(job.seat))
                 message = "the language model made numbers that are none"
