@@ -66,7 +66,8 @@ def argument_parser(prog: str = "python -m server") -> argparse.ArgumentParser:
         description="A real-time speech server: text in over a WebSocket, speech out as it is made.",
         epilog=f"Every setting can also come from the environment ({ENV_PREFIX}PORT for --port) or from a TOML file "
         "(port = 8765); the command line wins over the environment, which wins over the file. "
-        "Other commands: `keys add|list|remove`, `health`, `settings --markdown`, `dlq list|show|replay`.",
+        "Other commands: `keys add|list|remove`, `health`, `settings --markdown`, `dlq list|show|replay`,"
+        " `parity DIR`.",
         allow_abbrev=False,
     )
     add_settings(parser)

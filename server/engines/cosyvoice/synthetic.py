@@ -37,6 +37,7 @@ _ROTARY_BASE: Final = 10_000.0
 _EMBEDDING: Final = "llm.model.model.embed_tokens.weight"
 _HEAD: Final = "llm.model.lm_head.weight"
 
+_POOL: Final = 1_000_003  # a prime, so that no rows of a matrix are alike
 _DILATIONS: Final = ((1, 3, 5),) * 3
 
 
@@ -129,23 +130,27 @@ def fill_randomly(module: nn.Module, seed: int) -> None:
     (`inv_freq`) stay.
     """
     generator = torch.Generator().manual_seed(seed)
+    pool = torch.empty(_POOL).normal_(generator=generator)
     with torch.inference_mode():
         for key, value in module.state_dict().items():
             last = key.rpartition(".")[2]
             if not value.is_floating_point() or last == "inv_freq":
                 continue
-            noise = torch.empty(value.shape).normal_(generator=generator)
+            # Drawing half a billion numbers takes too long: those of the pool are used again, from some place on.
+            first = int(torch.randint(_POOL, (1,), generator=generator))
+            fits = first + value.numel() <= _POOL
+            noise = pool[first : first + value.numel()] if fits else pool.roll(-first)
             if last == "alpha":
                 noise = 1.0 + 0.1 * noise.abs()
             elif value.dim() >= 2 and "embed" in key and value.shape[0] >= 100 and value.dim() == 2:
-                noise *= 0.5
+                noise = noise * 0.5
             elif value.dim() >= 2:
-                noise /= prod(value.shape[1:]) ** 0.5
-            elif last == "weight":
-                noise = 1.0 + 0.1 * noise
+                noise = noise / prod(value.shape[1:]) ** 0.5
             else:
-                noise *= 0.05
-            value.copy_(noise)
+                noise = 1.0 + 0.1 * noise if last == "weight" else 0.05 * noise
+            flat = value.view(-1)
+            for start in range(0, len(flat), _POOL):
+                flat[start : start + _POOL] = noise[: len(flat) - start]
 
 
 def random_model(config: ModelConfig, seed: int = 0) -> Model:
