@@ -49,7 +49,7 @@ class Preparer:
             self._lead(job, prompt, before, seed, work)
         else:
             job.work = work(())
-        job.vocoder = loaded.model.vocoder.start(own)
+        job.vocoder = loaded.model.vocoder.start(own, patient=job.whole)
         job.speed = MelSpeed(segment.speed) if segment.speed != 1.0 else None
         job.told = len(segment.codes)
         return job
@@ -71,7 +71,7 @@ class Preparer:
             streaming=True,
         )
         job = CosyVoiceJob(segment, plan, voice=voice, work=work, late=[], told=len(segment.codes))
-        job.vocoder = loaded.model.vocoder.start(own)
+        job.vocoder = loaded.model.vocoder.start(own, patient=job.whole)
         job.speed = MelSpeed(segment.speed) if segment.speed != 1.0 else None
         self.add_text(job, segment.tokens)
         return job
