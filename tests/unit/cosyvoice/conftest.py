@@ -4,11 +4,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from server.engines.cosyvoice.config import ModelVersion
 from server.engines.cosyvoice.engine import CosyVoiceEngine
 from server.engines.cosyvoice.starting import create
 from tests.support.cosyvoice import tiny_folder
+
+
+torch.set_num_threads(1)  # tiny models take several times as long when cores share one of their products
 
 
 @pytest.fixture(scope="session", params=[2, 3], ids=["cosyvoice2", "cosyvoice3"])
