@@ -223,9 +223,7 @@ class CodeJob:
             self._before = [code_id(drawn)]
             self._pending.extend(self._before)
             if self._watch is not None and self._watch.stuck(self.codes):
-                self.fail(
-                    EngineError("the language model says the same over and over", transient=True, kind="repeated")
-                )
+                self.fail(EngineError("the language model says the same over and over", kind="repeated"))
             self.done = self.done or len(self.codes) >= self._most
 
     def _read_on(self) -> None:
