@@ -29,6 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         if args.command == "say":
             args.text = [text_of_argument(" ".join(args.text))]
+        args.instruct = text_of_argument(args.instruct)
         plan = make_plan(args)
         progress = Progress(shown=args.progress or sys.stderr.isatty(), quiet=args.quiet)
         speaking = Speaking(args, plan, progress)

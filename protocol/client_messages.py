@@ -54,7 +54,7 @@ class Start:
     pitch: float | None = f.spec(f.number(*limits.PITCH), None, null=True)
     volume: float | None = f.spec(f.number(*limits.VOLUME), None, null=True)
     seed: int = f.spec(f.integer(0, limits.U32), 0)
-    instruct: str = f.spec(f.string(2_000), "")
+    instruct: str = f.spec(f.string(limits.MAX_INSTRUCT_CHARS), "")
     lexicon: Mapping[str, str] | None = f.spec(f.string_map(limits.MAX_LEXICON_ENTRIES, 200), None, null=True)
 
 

@@ -10,6 +10,7 @@ MAX_QUEUED_UTTERANCES: Final = 64  # started and not finished, per session
 MAX_SILENCE_MS: Final = 60_000  # one `silence`
 MAX_UNACKED_BYTES: Final = 524_288  # audio payload sent and not covered by an ack, per session
 MAX_LEXICON_ENTRIES: Final = 1_000
+MAX_INSTRUCT_CHARS: Final = 2_000
 MAX_CLOSE_REASON_BYTES: Final = 123  # RFC 6455, section 5.5: a control frame holds 125 bytes, two are the code
 
 SAMPLE_RATES_PCM: Final = (8_000, 16_000, 22_050, 24_000, 44_100, 48_000)  # Hz

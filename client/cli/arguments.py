@@ -18,6 +18,7 @@ _EXAMPLES: Final = """examples:
   some-llm | python -m client stream - --play
   python -m client say "你好, world" -o hello.opus --captions hello.vtt
   python -m client say "Hello" -o - | aplay
+  python -m client say "Good night." --voice own-3f2a9c01d2e4b567 --instruct "whisper" --seed 7
   python -m client voices
   python -m client voices add --wav me.wav --text "What I say in it." --consent
 
@@ -143,6 +144,15 @@ def _speech_options() -> argparse.ArgumentParser:
     speech.add_argument("--pitch", type=float, default=1.0, metavar="X", help="0.5 to 2.0")
     speech.add_argument("--volume", type=float, default=1.0, metavar="X", help="0.0 to 2.0")
     speech.add_argument("--mode", choices=("auto", "stream", "block"), default="auto", help="how audio is sent")
+    speech.add_argument(
+        "--instruct",
+        default="",
+        metavar="TEXT",
+        help='how to speak, in words, such as "whisper"; for voices that follow it',
+    )
+    speech.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="of voices that use chance: another N, another rendering"
+    )
     audio = options.add_argument_group("audio on the wire")
     audio.add_argument(
         "--format", choices=("pcm", "opus", "auto"), help="default: opus for .opus and .ogg, otherwise pcm"

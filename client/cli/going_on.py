@@ -2,6 +2,7 @@
 
 import argparse
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 from client.cli.encodings import known_encoding
@@ -19,7 +20,7 @@ def go_on(args: argparse.Namespace) -> State:
     for name in ARGUMENTS:
         value = state.arguments[name]
         if name in given and getattr(args, name) != value:
-            raise _contradicts(f"--{name.replace('_', '-')} {getattr(args, name)}", path, value)
+            raise _contradicts(f"--{name.replace('_', '-')} {_in_a_line(getattr(args, name))}", path, _in_a_line(value))
         setattr(args, name, value)
     if "output" in given and Path(args.output).absolute() != output.absolute():
         raise _contradicts(f"-o {args.output}", path, output)
@@ -37,8 +38,13 @@ def go_on(args: argparse.Namespace) -> State:
     return state
 
 
+def _in_a_line(value: Any) -> Any:
+    """An instruction may be long, and have several."""
+    return shorten(value, 60, placeholder=" ...") if isinstance(value, str) else value
+
+
 def _contradicts(said: str, path: Path, value: Any) -> UsageError:
-    had = "none" if value is None else value
+    had = "none" if value in (None, "") else value
     return UsageError(f"{said} contradicts {path}, which has {had}: leave it out, or begin anew without --resume-from")
 
 

@@ -119,6 +119,11 @@ def default_output(source: str) -> Path:
 
 
 def _check_ranges(args: argparse.Namespace) -> None:
+    if len(args.instruct) > limits.MAX_INSTRUCT_CHARS:
+        most = limits.MAX_INSTRUCT_CHARS
+        raise UsageError(f"--instruct must have at most {most:,} characters, not {len(args.instruct):,}")
+    if not 0 <= args.seed <= limits.U32:
+        raise UsageError(f"--seed must be from 0 to {limits.U32}, not {args.seed}")
     for name, (low, high) in (
         ("speed", limits.SPEED),
         ("pitch", limits.PITCH),

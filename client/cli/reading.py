@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
-from typing import Final
+from typing import Any, Final
 
 from client.cli.caption_file import CaptionFile, CaptionMark
 from client.cli.feed import Feed
@@ -54,6 +54,7 @@ class Reading:
         self._pump: asyncio.Task[None] | None = None
         self._mark: CaptionMark | None = None  # where captions go on
         self._told_new = False  # that a new session goes on
+        self._manner: dict[str, Any] = {"instruct": args.instruct, "seed": args.seed}  # of each utterance
 
     @property
     def audio_s(self) -> float:
@@ -196,7 +197,7 @@ class Reading:
                     self._progress.say(f"going on with a new session, at {at_s:.1f} s, from character {text}")
             self.samples = at_sample
             self._progress.begin(self.audio_s, self._ledger.spoken(at_sample), self._text.characters)
-            utterance = utterance or await session.start()
+            utterance = utterance or await session.start(**self._manner)
             self._utterance = utterance
             await self._begin_outputs(session, at_sample)
             prefix = await self._text.skip(self._feed, text, self._captions)
@@ -216,7 +217,7 @@ class Reading:
                 place = Place(self._feed.position, total)
                 self._ledger.whole = place
                 self._ledger.begin(place, event=self._ledger.event, told=0)
-                self._utterance = utterance = await session.start()
+                self._utterance = utterance = await session.start(**self._manner)
                 if self._keeper is not None:
                     self._keeper.let_go()
                 await self.outputs.reopen(total, total - opened_at)

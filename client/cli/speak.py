@@ -12,7 +12,7 @@ from client.cli.progress import Progress, audio_length
 from client.cli.reading import Reading
 from client.cli.report import report, write_json
 from client.cli.state import state_name
-from client.errors import ClientError, UsageError
+from client.errors import ClientError, ServerError, UsageError
 
 OUTAGE_SHOWN_S: Final = 1.0  # so often it is said that a lost connection is still looked for
 CANCEL_TIMEOUT_S: Final = 1.0  # how long an interrupted client waits for the server's `cancelled`
@@ -104,7 +104,7 @@ class Speaking:
         reading, interrupted = self._reading, isinstance(error, _Interrupted)
         if error is not None and (failure := await reading.end(interrupted=interrupted)) is not None:
             error = failure if interrupted else error
-        if isinstance(error, UsageError):
+        if isinstance(error, UsageError) or _refuses_manner(error):
             reading.leave_nothing()
         code = ExitCode.OK if error is None else error.code if isinstance(error, _Interrupted) else code_of(error)
         try:
@@ -159,3 +159,8 @@ class Speaking:
     def _destination(self) -> str:
         file = self._reading.outputs.file
         return "" if file is None else f"{file.path}: "
+
+
+def _refuses_manner(error: ClientError | None) -> bool:
+    """Whether the voice cannot speak as it was asked to: another run with the same would end alike."""
+    return isinstance(error, ServerError) and (error.field or "").startswith("start.")

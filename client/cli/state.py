@@ -20,7 +20,7 @@ from client.errors import OutputFailed, UsageError
 from client.saved import SavedSession
 from client.sinks import CONTAINERS, Container, kept_audio
 
-VERSION: Final = 1
+VERSION: Final = 2
 _FORMAT: Final = "cosystream state"
 _READ_BYTES: Final = 1_048_576
 _MAX_BYTES: Final = 67_108_864  # of a state; thousands of words of unfinished segments take less than one of them

@@ -10,11 +10,11 @@ from client.sinks.base import CONTAINERS
 from client.timeline import MAX_OPEN_SEGMENTS
 from protocol import fields as f
 from protocol import limits
-from protocol.client_messages import Open, Resume
+from protocol.client_messages import Open, Resume, Start
 from protocol.server_messages import Word
 
 ARGUMENTS: Final = (
-    "voice", "language", "speed", "pitch", "volume", "mode", "format", "sample_rate", "bitrate",
+    "voice", "language", "speed", "pitch", "volume", "instruct", "seed", "mode", "format", "sample_rate", "bitrate",
 )  # fmt: skip
 """What decides the audio, as `stream` calls it."""
 STDIN: Final = "-"
@@ -137,6 +137,7 @@ _segment: Final = _object(
     digest=_hash, words=_list(_object(**_checks(Word)), _MAX_WORDS), degraded=_or_null(f.string(4_096)),
 )  # fmt: skip
 _asked: Final = _checks(Resume)
+_speech: Final = {**_checks(Start), **_checks(Open)}
 _session: Final = _object(
     session=_asked["session"], token=_asked["token"], epoch=_asked["epoch"], generation=f.integer(1, limits.U32),
     config=_bounds, limits=_bounds, utterance=f.integer(1, limits.U32), next_sample=_asked["next_sample"],
@@ -149,7 +150,7 @@ _state: Final = _object(
     source=_object(path=_name, size=_count, mtime_ns=f.integer(-(2**63), 2**63 - 1), sha256=_hash),
     url=_url,
     container=f.choice(tuple(dict.fromkeys(CONTAINERS.values()))),
-    arguments=_object(**{name: _checks(Open)[name] for name in ARGUMENTS}),
+    arguments=_object(**{name: _speech[name] for name in ARGUMENTS}),
     whole=_place, synced=_place, begun=_place,
     samples=_count,
     text_sha256=_hash,

@@ -39,6 +39,7 @@ from server.session import Policy, Session
 
 MAX_TEXT_CHARS: Final = 100_000  # of one request; longer texts go through the WebSocket
 OPEN_FIELDS: Final = ("voice", "language", "speed", "pitch", "volume", "sample_rate", "bitrate")
+START_FIELDS: Final = ("instruct", "seed")
 OWN_LIMITS: Final = ("sessions", "rate", "quota")  # reasons that are a principal's, not the server's
 FRAME_MS_PCM: Final = 100.0  # one piece of the response
 
@@ -64,13 +65,14 @@ class SpeakRequest:
     """A checked request body."""
 
     open: c.Open
+    start: c.Start
     text: str
     format: str
 
 
 def parse(data: bytes) -> SpeakRequest:
-    """The request's JSON. Fields: `text`, `format` (wav, pcm or opus) and those of `open` that make sense here. Raises
-    ProtocolError naming the field and what is allowed."""
+    """The request's JSON. Fields: `text`, `format` (wav, pcm or opus) and those of `open` and `start` that make sense
+    here. Raises ProtocolError naming the field and what is allowed."""
     try:
         body = orjson.loads(data)
     except orjson.JSONDecodeError as error:
@@ -87,6 +89,7 @@ def parse(data: bytes) -> SpeakRequest:
     if not isinstance(container, str) or container not in BODIES:
         raise ProtocolError(ErrorCode.BAD_MESSAGE, f"format must be one of {', '.join(BODIES)}", "format")
     opus = container == "opus"
+    manner = {name: body[name] for name in START_FIELDS if name in body}
     fields = {name: body[name] for name in OPEN_FIELDS if name in body}
     fields |= {
         "type": "open",
@@ -97,14 +100,17 @@ def parse(data: bytes) -> SpeakRequest:
     }
     try:
         open_ = decode_client(orjson.dumps(fields))
+        start = decode_client(orjson.dumps({"type": "start", "seq": 1, "utterance": 1, **manner}))
     except orjson.JSONEncodeError:  # nested too deep to be any field's value
-        raise ProtocolError(ErrorCode.BAD_MESSAGE, f"{', '.join(OPEN_FIELDS)} are strings or numbers") from None
+        names = ", ".join((*OPEN_FIELDS, *START_FIELDS))
+        raise ProtocolError(ErrorCode.BAD_MESSAGE, f"{names} are strings or numbers") from None
     assert isinstance(open_, c.Open)
-    return SpeakRequest(open_, text, container)
+    assert isinstance(start, c.Start)
+    return SpeakRequest(open_, start, text, container)
 
 
 class Speech:
-    """One text being spoken into a response body. Raises ProtocolError where `open` asks for what cannot be had."""
+    """One text being spoken into a response body. Raises ProtocolError where it asks for what cannot be had."""
 
     def __init__(self, pool: EnginePool, policy: Policy, request: SpeakRequest, watch: Watch, principal: str) -> None:
         self._loop = asyncio.get_running_loop()
@@ -125,7 +131,7 @@ class Speech:
         self._renderer = Renderer(self.session, pool, self._changed.set, self.summary.waited)
         text = request.text
         pieces = [text[at : at + limits.MAX_TEXT_CHARS] for at in range(0, len(text), limits.MAX_TEXT_CHARS)]
-        numbered: list[c.ClientMessage] = [c.Start(1, 1)]
+        numbered: list[c.ClientMessage] = [request.start]
         numbered += [c.Text(seq, piece) for seq, piece in enumerate(pieces, 2)]
         numbered.append(c.End(len(numbered) + 1))
         for message in (request.open, *numbered):
@@ -259,9 +265,12 @@ def _busy(refusal: Refusal) -> ApiError:
 
 
 def _api_error(error: ProtocolError, status: HTTPStatus) -> ApiError:
-    """Fields of `open` have no prefix here: who sends a request never wrote an `open`."""
-    field = error.field and error.field.removeprefix("open.")
-    return ApiError(status, error.message.replace("open.", ""), code=error.code, field=field)
+    """Fields have no prefix here: who sends a request never wrote an `open` or a `start`."""
+    field, message = error.field, error.message
+    for prefix in ("open.", "start."):
+        if field is not None and field.startswith(prefix):
+            field, message = field.removeprefix(prefix), message.replace(prefix, "")
+    return ApiError(status, message, code=error.code, field=field)
 
 
 class SpeechResponse(StreamingResponse):

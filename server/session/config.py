@@ -66,7 +66,7 @@ class SessionConfig:
             raise _unsupported("start.instruct", capabilities)
         built_in = capabilities.voice(voice)
         for name in built_in.lacks if built_in is not None else ():
-            if getattr(start, name, None) not in (None, "", 1.0):
+            if name != "seed" and getattr(start, name, None) not in (None, "", 1.0):  # without chance, any seed fits
                 field = f"start.{name}"
                 raise ProtocolError(ErrorCode.UNSUPPORTED, f"the voice {voice} follows no {name}: leave it out", field)
 

@@ -22,6 +22,7 @@ def a_state(**changes: object) -> State:
     )  # fmt: skip
     arguments: dict[str, object] = {
         "voice": "v", "language": "auto", "speed": 1.2, "pitch": 1.0, "volume": 1.0, "mode": "auto",
+        "instruct": "softly", "seed": 7,
         "format": "pcm", "sample_rate": 24_000, "bitrate": None,
     }  # fmt: skip
     fields: dict[str, object] = {
