@@ -12,7 +12,10 @@ from server.engines.tone import count_tokens, create
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"foo": "1"}, "engine option foo is not one of batch_max, cloning, codes, context_tokens, lanes, max_tokens, script, "),
+        (
+            {"foo": "1"},
+            "engine option foo is not one of batch_max, cloning, codes, context_tokens, lanes, max_tokens, script, ",
+        ),
         ({"codes": 1}, "engine option codes must be true or false, not 1"),
         ({"lanes": -1}, "lanes must be a number from 0 to 64, not -1"),
         ({"script": "fail"}, "engine option script must be a list of tables"),

@@ -20,7 +20,10 @@ FULL = Capabilities(
     name="full",
     languages=("en", "zh"),
     sample_rate=22_050,
-    voices=(Voice("a", "A", ("en",), "first", "MIT", "note", ("speed",)), Voice("b", "B", ("zh", "en"), "second", "Apache-2.0")),
+    voices=(
+        Voice("a", "A", ("en",), "first", "MIT", "note", ("speed",)),
+        Voice("b", "B", ("zh", "en"), "second", "Apache-2.0"),
+    ),
     max_tokens=33,
     count_tokens=counting.count_tokens,
     fingerprint="full-1",

@@ -13,6 +13,7 @@ from server.engines.base import Job, Samples
 from server.engines.cosyvoice.flow.matching import FlowPass, FlowState
 from server.engines.cosyvoice.hops import next_piece
 from server.engines.cosyvoice.llm.jobs import CodeJob
+from server.engines.cosyvoice.llm.watching import SilentRuns
 from server.engines.cosyvoice.shelf import KeptVoice
 from server.engines.cosyvoice.vocoder.speed import MelSpeed
 from server.engines.cosyvoice.vocoder.streaming import VocoderState
@@ -49,8 +50,11 @@ class CosyVoiceJob(Job):
     speed: MelSpeed | None = None
     current: FlowPass | None = None  # the piece that is being solved
     current_is_last: bool = False
+    silence: SilentRuns = field(default_factory=lambda: SilentRuns(()))
+    heard: list[int] = field(default_factory=list)  # of its codes, those that the flow model gets
+    looked_at: int = 0  # of its codes
     pieces: int = 0  # begun
-    cut: int = 0  # codes that are in them
+    cut: int = 0  # codes of `heard` that are in them
     mel: Tensor | None = None  # made, and not yet turned into samples
     mel_is_last: bool = False
     late: list[Token] | None = None  # the text of a job that may still get more
@@ -76,9 +80,11 @@ class CosyVoiceJob(Job):
         work = self.work
         if work is None:
             return None
+        self.heard += self.silence.heard(work.codes[self.looked_at :])
+        self.looked_at = len(work.codes)
         if self.whole:
-            return (len(work.codes), True) if work.done else None
-        return next_piece(self.pieces, self.cut, len(work.codes), complete=work.done, chunk_ms=self.plan.chunk_ms)
+            return (len(self.heard), True) if work.done else None
+        return next_piece(self.pieces, self.cut, len(self.heard), complete=work.done, chunk_ms=self.plan.chunk_ms)
 
     @property
     def hungry(self) -> bool:
@@ -96,7 +102,7 @@ class CosyVoiceJob(Job):
         work = self.decoding
         if self.over or work is None or work.done:
             return False
-        return self.lead is not None or self.whole or len(work.codes) < self.cut + AHEAD
+        return self.lead is not None or self.whole or len(self.heard) < self.cut + AHEAD
 
     def new_codes(self) -> tuple[int, ...]:
         """What was drawn for it since it was asked last."""
@@ -108,9 +114,8 @@ class CosyVoiceJob(Job):
 
     def flow_codes(self, begin: int, end: int, device: torch.device) -> Tensor:
         """Some of its codes as the flow model takes them, behind those of the lead where it begins."""
-        assert self.work is not None
         lead = self.lead_codes if begin == 0 else ()
-        return torch.tensor([*lead, *self.work.codes[begin:end]], dtype=torch.int64, device=device)
+        return torch.tensor([*lead, *self.heard[begin:end]], dtype=torch.int64, device=device)
 
     def next_frames(self) -> tuple[Tensor, bool]:
         """The next frames for the vocoder, and whether they are the last."""

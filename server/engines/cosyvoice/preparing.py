@@ -11,6 +11,7 @@ from server.engines.cosyvoice.flow.matching import CODES_PER_SECOND, LIMIT_S
 from server.engines.cosyvoice.jobs import CosyVoiceJob, Lead
 from server.engines.cosyvoice.llm.jobs import CodeJob, CodeLimits
 from server.engines.cosyvoice.llm.turns import voice_ids
+from server.engines.cosyvoice.llm.watching import SilentRuns, silent_codes
 from server.engines.cosyvoice.loading import Loaded
 from server.engines.cosyvoice.shelf import KeptVoice
 from server.engines.cosyvoice.text.prompts import SpokenPrompt, prompt_of
@@ -49,6 +50,7 @@ class Preparer:
             self._lead(job, prompt, before, seed, work)
         else:
             job.work = work(())
+        job.silence = SilentRuns(silent_codes(self._config.version))
         job.vocoder = loaded.model.vocoder.start(own, patient=job.whole)
         job.speed = MelSpeed(segment.speed) if segment.speed != 1.0 else None
         job.told = len(segment.codes)
@@ -71,6 +73,7 @@ class Preparer:
             streaming=True,
         )
         job = CosyVoiceJob(segment, plan, voice=voice, work=work, late=[], told=len(segment.codes))
+        job.silence = SilentRuns(silent_codes(self._config.version))
         job.vocoder = loaded.model.vocoder.start(own, patient=job.whole)
         job.speed = MelSpeed(segment.speed) if segment.speed != 1.0 else None
         self.add_text(job, segment.tokens)

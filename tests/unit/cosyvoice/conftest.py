@@ -11,7 +11,6 @@ from server.engines.cosyvoice.engine import CosyVoiceEngine
 from server.engines.cosyvoice.starting import create
 from tests.support.cosyvoice import tiny_folder
 
-
 torch.set_num_threads(1)  # tiny models take several times as long when cores share one of their products
 
 

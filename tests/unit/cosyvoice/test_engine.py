@@ -12,6 +12,7 @@ from server.engines.context_cache import EngineContextCache
 from server.engines.cosyvoice.config import ModelVersion
 from server.engines.cosyvoice.engine import CosyVoiceEngine
 from server.engines.cosyvoice.jobs import CosyVoiceJob
+from server.engines.cosyvoice.llm.watching import SilentRuns, silent_codes
 from server.engines.cosyvoice.shelf import KeptVoice, VoiceGone
 from server.text.tokens import Boundary
 from tests.support.cosyvoice import SPEAKER
@@ -34,7 +35,17 @@ def learnt(engine: CosyVoiceEngine) -> Iterator[str]:
 
 def spoken_codes(engine: CosyVoiceEngine, drawn: tuple[int, ...]) -> int:
     """Codes that sound, of what was drawn."""
-    return sum(code < engine._flow.config.codes for code in drawn)
+    config = engine._flow.config
+    codes = [code for code in drawn if code < config.codes]
+    return len(SilentRuns(silent_codes(config.version)).heard(codes))
+
+
+def test_of_a_long_silence_five_codes_are_heard() -> None:
+    """As upstream has it: the model may pause for seconds."""
+    runs = SilentRuns({1, 2})
+    assert runs.heard([1, 2, 7, 1, 1, 2]) == [1, 2, 7, 1, 1, 2]
+    assert runs.heard([1, 1, 1, 2]) == [1, 1]  # the run goes on from the codes before
+    assert runs.heard([9, 1]) == [9, 1]
 
 
 def test_it_is_an_engine(engine: Engine, version: ModelVersion) -> None:

@@ -8,6 +8,7 @@ from server.engines.cosyvoice.config import ModelVersion
 SAME_CODES: Final = 25  # in a row: a second
 CYCLE: Final = 8  # codes of the longest cycle that is looked for
 CYCLED_CODES: Final = 75  # that a longer cycle goes on for: three seconds
+MOST_SILENT: Final = 5  # codes of a pause that are heard
 _SILENCE: Final[dict[ModelVersion, frozenset[int]]] = {
     2: frozenset(),  # nothing is published about them
     3: frozenset((1, 2, 28, 29, 55, 248, 494, 2241, 2242, 2322, 2323)),
@@ -17,6 +18,22 @@ _SILENCE: Final[dict[ModelVersion, frozenset[int]]] = {
 def silent_codes(version: ModelVersion) -> frozenset[int]:
     """The codes that are silence or breath: they may go on for long."""
     return _SILENCE[version]
+
+
+class SilentRuns:
+    """Shortens pauses as upstream does: of a run of silent codes five are heard."""
+
+    def __init__(self, silent: Iterable[int]) -> None:
+        self._silent, self._run = frozenset(silent), 0
+
+    def heard(self, codes: Iterable[int]) -> list[int]:
+        """Those of the next codes that are heard."""
+        kept = []
+        for code in codes:
+            self._run = self._run + 1 if code in self._silent else 0
+            if self._run <= MOST_SILENT:
+                kept.append(code)
+        return kept
 
 
 class Watch:

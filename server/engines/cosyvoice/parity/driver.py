@@ -13,14 +13,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from server.engines.cosyvoice.llm.watching import silent_codes
+from server.engines.cosyvoice.llm.watching import SilentRuns, silent_codes
 from server.engines.cosyvoice.parity.checks import OVERLAP, flow_prompt, greedy_codes
 from server.engines.cosyvoice.parity.findings import EXACT, WAVE, Case, Finding, compare
 from server.engines.cosyvoice.vocoder.causal import CausalHift
 from server.engines.cosyvoice.vocoder.hift import Hift
 
 MOST_BLOCKS: Final = 4  # that a chunk grows to
-MOST_SILENT: Final = 5  # codes in a row
 MOST_DRAWN: Final = 8  # times as many codes as are kept, before it is clear that only silence follows
 _STARTS: Final = (1, 2, 4)  # blocks: the size is kept on the shared model, so a later request starts with more
 
@@ -74,11 +73,7 @@ def _codes(case: Case, frames: int) -> Tensor:
     silent = silent_codes(3) if case.model.config.version == 3 else frozenset[int]()
     drawn = count
     while True:
-        kept, row = list[int](), 0
-        for code in greedy_codes(case, drawn, "flow_prompt_token")[0]:
-            row = row + 1 if code in silent else 0
-            if row <= MOST_SILENT:
-                kept.append(code)
+        kept = SilentRuns(silent).heard(greedy_codes(case, drawn, "flow_prompt_token")[0])
         if len(kept) >= count or drawn >= MOST_DRAWN * count:
             return torch.tensor(kept[:count], dtype=torch.int64)
         drawn = min(2 * drawn, MOST_DRAWN * count)
