@@ -90,7 +90,7 @@ def build_entry(folder: Path, facts: Mapping[str, Any], write_files: Callable[[P
     parent = folder.parent
     try:
         parent.mkdir(parents=True, exist_ok=True)
-        with _locked(parent / f".{folder.name}.lock"):
+        with locked(parent / f".{folder.name}.lock"):
             if entry := read_entry(folder, facts):
                 return entry
             _remove_leftovers(parent, folder.name)
@@ -114,14 +114,14 @@ def build_entry(folder: Path, facts: Mapping[str, Any], write_files: Callable[[P
 
 
 @contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def locked(path: Path) -> Iterator[None]:
     """Hold an exclusive lock on `path` between processes; the kernel drops it when its holder dies."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            _log.info("waiting for another process that is building %s", path.parent)
+            _log.info("waiting for another process that makes %s", path.parent)
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:

@@ -1,7 +1,6 @@
 """The entry point of the engine: light, so that a missing package is said in a line and not as a trace."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from server.engines.base import EngineError
@@ -16,10 +15,11 @@ def create(options: Mapping[str, Any]) -> "CosyVoiceEngine":
     parsed = parse_options(options)
     try:
         from server.engines.cosyvoice.engine import CosyVoiceEngine
+        from server.engines.cosyvoice.hub import find_model
         from server.engines.cosyvoice.loading import load
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("server"):
             raise
         message = f"the engine cosyvoice needs {error.name}: pip install 'cosystream[cosyvoice]'"
         raise EngineError(message) from error
-    return CosyVoiceEngine(load(parsed, Path(parsed.model)))
+    return CosyVoiceEngine(load(parsed, find_model(parsed)))
