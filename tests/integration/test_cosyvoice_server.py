@@ -53,7 +53,7 @@ async def said(server: ServerProcess, text: str, mode: Literal["stream", "block"
 
 async def learn(server: ServerProcess) -> str:
     """A voice of a recording."""
-    fields = {"audio": recording(), "text": "I said a few words.", "name": "Anna", **CONSENT}
+    fields: dict[str, str | bytes] = {"audio": recording(), "text": "I said a few words.", "name": "Anna", **CONSENT}
     kind = f"multipart/form-data; boundary={BOUNDARY}"
     status, answer = await http(server, "POST", "/v1/voices", form(fields), kind)
     assert status == 201, answer

@@ -100,6 +100,13 @@ async def test_text_that_says_nothing_is_an_empty_valid_file(text: str, format_:
         ({"text": "a", "voice": "x"}, "voice"),
         ({"text": "a", "speed": "fast"}, "speed"),
         ({"text": "a", "sample_rate": 11_025}, "sample_rate"),
+        ({"text": "a", "instruct": "whisper"}, "instruct"),  # which `tone` does not follow
+        ({"text": "a", "instruct": 5}, "instruct"),
+        ({"text": "a", "instruct": "x" * 2_001}, "instruct"),
+        ({"text": "a", "seed": -1}, "seed"),
+        ({"text": "a", "seed": 2**32}, "seed"),
+        ({"text": "a", "seed": "7"}, "seed"),
+        (b'{"text":"a","seed":' + b"[" * 300 + b"]" * 300 + b"}", None),
     ],
 )
 async def test_bad_requests_name_the_field(body: Any, field: str | None) -> None:
@@ -109,6 +116,21 @@ async def test_bad_requests_name_the_field(body: Any, field: str | None) -> None
     error = orjson.loads(content)["error"]
     assert error["field"] == field
     assert error["message"]
+    assert "start." not in error["message"]
+    assert "open." not in error["message"]
+
+
+async def test_a_seed_is_that_of_a_session() -> None:
+    async with running() as server:
+        async with bare_client(url_of(server), open=c.Open()) as client:
+            await client.numbered(c.Start, utterance=1, seed=7)
+            await client.numbered(c.Text, text=TEXT)
+            await client.numbered(c.End)
+            await client.until(s.Done)
+            pcm = client.pcm(1)
+        each = [await speak(server, {"text": TEXT, "format": "pcm", "seed": seed, "instruct": ""}) for seed in (7, 8)]
+    assert each[0][2] == pcm
+    assert each[1][2] != pcm
 
 
 async def test_an_engine_that_fails_at_once_is_a_500() -> None:

@@ -65,6 +65,9 @@ def test_a_file_that_exists_is_never_overwritten_unasked(folder: Path) -> None:
         (("say", "x", "-o", "."), "is a directory"),
         (("say", "x", "-o", "a.opus", "--format", "pcm"), "holds Opus"),
         (("say", "x", "--speed", "3"), r"--speed must be from 0\.5 to 2"),
+        (("say", "x", "--seed", "-1"), "--seed must be from 0 to 4294967295, not -1"),
+        (("stream", "x", "--seed", "4294967296"), "--seed must be from 0 to 4294967295, not 4294967296"),
+        (("say", "x", "--instruct", "x" * 2_001), "--instruct must have at most 2,000 characters, not 2,001"),
         (("say", "x", "--bitrate", "1"), "--bitrate must be from 16000"),
         (("say", "x", "--sample-rate", "12345"), r"--sample-rate must be one of 8000, 16000, 22050"),
         (("say", "x", "-o", "a.opus", "--sample-rate", "22050"), r"one of 8000, 12000, .* for opus"),
@@ -82,7 +85,7 @@ def test_sound_is_not_written_to_a_terminal() -> None:
         plan_of("say", "x", "-o", "-", terminal=True)
 
 
-@pytest.mark.parametrize("arguments", [("stream", "a", "--rate", "0"), ("sing", "x"), ()])
+@pytest.mark.parametrize("arguments", [("stream", "a", "--rate", "0"), ("say", "a", "--seed", "x"), ("sing", "x"), ()])
 def test_wrong_arguments_end_with_the_usage_code(arguments: tuple[str, ...]) -> None:
     with pytest.raises(SystemExit) as exit_:
         build_parser().parse_args(arguments)

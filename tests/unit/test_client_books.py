@@ -254,7 +254,7 @@ def damaged() -> list[tuple[bytes, str]]:
         (a_state().to_bytes()[:-40], "is damaged"),
         (b"[]", "is no state"),
         (b'{"format": "something else"}', "is no state"),
-        (json.dumps({**whole, "version": 2}).encode(), "is of version 2, and this program knows 1"),
+        (json.dumps({**whole, "version": 1}).encode(), "is of version 1, and this program knows 2"),
         (json.dumps({**whole, "whole": {"text": -1, "samples": 0}}).encode(), "is damaged"),
         (json.dumps({**whole, "whole": 5}).encode(), "is damaged"),
         (json.dumps({**whole, "container": "mp3"}).encode(), "is damaged"),
@@ -304,6 +304,7 @@ def test_everything_is_as_the_state_says(folder: Path) -> None:
         plan = make_plan(args)
         assert (plan.output, plan.container, plan.format) == (Path("out.wav"), "wav", "pcm")
         assert (args.speed, args.voice, args.url, plan.captions) == (1.2, "v", "ws://h:1", folder / "c.vtt")
+        assert (args.instruct, args.seed) == ("softly", 7)
         assert Path(plan.source).name == "book.txt"
         assert plan.state is not None
         assert plan.keeps_state
@@ -314,6 +315,9 @@ def test_everything_is_as_the_state_says(folder: Path) -> None:
     [
         (("--speed", "1.0"), "--speed 1.0 contradicts out.wav.state, which has 1.2"),  # though it is the default
         (("--voice", "x"), "--voice x contradicts out.wav.state, which has v"),
+        (("--seed", "0"), "--seed 0 contradicts out.wav.state, which has 7"),
+        (("--instruct", ""), "--instruct  contradicts out.wav.state, which has softly"),
+        (("--instruct", "loud\n" * 99), f"--instruct {'loud ' * 11}... contradicts out.wav.state, which has softly"),
         (("--sample-rate", "8000"), "--sample-rate 8000 contradicts"),
         (("-o", "other.wav"), "-o other.wav contradicts"),
         (("--container", "raw"), "--container raw contradicts"),

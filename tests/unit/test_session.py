@@ -248,3 +248,13 @@ def test_what_a_voice_does_not_follow_is_refused_with_its_name() -> None:
             config.check_overrides(asked, can, lambda _: False)
         assert refused.value.field == "start.instruct"
         assert refused.value.code is ErrorCode.UNSUPPORTED
+
+
+def test_a_voice_without_chance_takes_any_seed() -> None:
+    can = capabilities()
+    can = replace(can, voices=(replace(can.voices[0], lacks=("seed", "speed")),))
+    config = configure(c.Open(), can, can.voices[0].id, lambda _: False)
+    for seed in (0, 7):
+        config.check_overrides(c.Start(1, 1, seed=seed), can, lambda _: False)
+    with pytest.raises(ProtocolError, match="follows no speed"):
+        config.check_overrides(c.Start(1, 1, seed=7, speed=1.5), can, lambda _: False)
