@@ -1,4 +1,6 @@
-"""The server's command line: `python -m server` serves; `keys`, `health`, `settings`, `dlq`, `parity` are beside it."""
+"""The server's command line: `python -m server` serves; beside it are `keys`, `health`, `settings`, `dlq`, `doctor` and
+`parity`.
+"""
 
 import argparse
 import importlib
@@ -20,7 +22,7 @@ EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
 
-COMMANDS: Final = ("keys", "settings", "health", "dlq", "parity", "serve")
+COMMANDS: Final = ("keys", "settings", "health", "dlq", "doctor", "parity", "serve")
 HEALTH_TIMEOUT_S: Final = 2.0
 DEFAULT_KEY_FILE: Final = "cosystream-keys.txt"
 
@@ -28,7 +30,7 @@ DEFAULT_KEY_FILE: Final = "cosystream-keys.txt"
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; the process's exit status: 0 done, 1 failed, 2 wrongly called or configured."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    commands = dict(zip(COMMANDS, (_keys, _settings, _health, _dlq, _parity, _serve), strict=True))
+    commands = dict(zip(COMMANDS, (_keys, _settings, _health, _dlq, _doctor, _parity, _serve), strict=True))
     try:
         if "--version" in arguments:
             print(f"cosystream {version('cosystream')}")
@@ -71,6 +73,15 @@ def _serve(arguments: list[str]) -> int:
 def _dlq(arguments: list[str]) -> int:
     """Look at the dead letters, and try them again."""
     status: int = importlib.import_module("server.jobs.command").run(arguments)
+    return status
+
+
+def _doctor(arguments: list[str]) -> int:
+    """Whether the engine of these settings can run here."""
+    settings = _load(arguments)
+    if settings is None:
+        return EXIT_USAGE
+    status: int = importlib.import_module("server.doctor").run(settings)
     return status
 
 

@@ -80,6 +80,7 @@ COMMAND_LINE = (
     "client/__main__.py",
     "client/cli",
     "server/__main__.py",
+    "server/doctor.py",
     "server/engines/cosyvoice/parity/command.py",
     "server/engines/embedded/__main__.py",
     "server/jobs/command.py",

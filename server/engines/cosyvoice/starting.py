@@ -22,4 +22,18 @@ def create(options: Mapping[str, Any]) -> "CosyVoiceEngine":
             raise
         message = f"the engine cosyvoice needs {error.name}: pip install 'cosystream[cosyvoice]'"
         raise EngineError(message) from error
-    return CosyVoiceEngine(load(parsed, find_model(parsed)))
+    folder = find_model(parsed)
+    try:
+        return CosyVoiceEngine(load(parsed, folder))
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, EngineError) or not _is_about_memory(error):
+            raise
+        message = (
+            f"not enough memory for the model in {folder}: `python -m server doctor --engine cosyvoice` says what fits"
+        )
+        raise EngineError(message) from error
+
+
+def _is_about_memory(error: Exception) -> bool:
+    """Whether torch ran out of it, on whatever device."""
+    return isinstance(error, MemoryError) or any(words in str(error) for words in ("out of memory", "allocate memory"))

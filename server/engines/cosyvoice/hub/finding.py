@@ -27,7 +27,7 @@ def find_model(options: Options, environment: Mapping[str, str] | None = None) -
     if is_complete(kept):
         return kept
     name = options.model
-    if offline := _why_offline(options, environment):
+    if offline := why_offline(options, environment):
         raise HubError(f"model {name} is not in {kept}, and nothing is fetched: {offline}")
     fetch(name, _remote(options, environment), kept)
     return kept
@@ -47,7 +47,8 @@ def kept_folder(options: Options, environment: Mapping[str, str]) -> Path:
     return base / options.hub / kept
 
 
-def _why_offline(options: Options, environment: Mapping[str, str]) -> str:
+def why_offline(options: Options, environment: Mapping[str, str]) -> str:
+    """What keeps it from the hub; empty where nothing does."""
     if options.offline:
         return "engine option offline is on"
     variable = environment.get("HF_HUB_OFFLINE", "").strip().lower()

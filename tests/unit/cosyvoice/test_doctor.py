@@ -1,0 +1,103 @@
+"""`python -m server doctor` for this engine: what fits, by the sizes of the model and the memory there is."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from server.engines.base import EngineError
+from server.engines.cosyvoice import examining, loading
+from server.engines.cosyvoice.config import ModelVersion
+from server.engines.cosyvoice.fitting import needs_of
+from server.engines.cosyvoice.starting import create
+from server.engines.cosyvoice.synthetic import full
+from server.engines.examining import Examination, gigabytes
+
+
+def examined(**options: object) -> Examination:
+    found = Examination()
+    examining.examine({"device": "cpu", **options}, found)
+    return found
+
+
+def test_a_folder_that_fits(version: ModelVersion, tiny_model: Path) -> None:
+    found = examined(model=str(tiny_model))
+    facts = dict(found.facts)
+    assert not found.problems
+    assert facts["model"].startswith(f"CosyVoice {version}, with speakers, ")
+    assert facts["device"].startswith("cpu (")
+    assert "torch 2." in facts["packages"]
+
+
+@pytest.mark.parametrize(
+    ("gb", "batch", "voice_cache_mb", "problem"),
+    [
+        (40.0, 4, 1024, ""),
+        (8.0, 4, 1024, "segments at once take .* are free: set batch=1, or a smaller history_s"),
+        (5.5, 4, 1024, "are free: set batch=1 with a smaller voice_cache_mb, or"),
+        (2.0, 4, 1024, "a single segment takes .* and 2.0 GB are free: try quantise=int8 or a smaller history_s"),
+        (8.0, 1, 1024, ""),
+    ],
+)
+def test_what_fits_follows_the_memory(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, gb: float, batch: int, voice_cache_mb: int, problem: str
+) -> None:
+    monkeypatch.setenv("COSYSTREAM_MODEL_DIR", str(tmp_path))
+    monkeypatch.setattr(examining, "free_memory", lambda: int(gb * 1e9))
+    monkeypatch.setattr(examining, "FETCHED_BYTES", {2: 1, 3: 1})
+    found = examined(batch=batch, voice_cache_mb=voice_cache_mb)
+    needs = needs_of(full(2), device="cpu", precision="fp32", quantise="none", length=2048, history_s=6.0)
+    assert f"{needs.fitting(int(gb * 1e9), voice_cache_mb << 20)} segments fit" in dict(found.facts)["sessions"]
+    assert gigabytes(needs.weights.all) in dict(found.facts)["weights"]
+    if problem:
+        (told,) = found.problems
+        assert told.startswith("memory: ")
+        assert re.search(problem, told)
+    else:
+        assert not found.problems
+
+
+def test_a_model_that_is_not_here_yet_is_not_fetched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("COSYSTREAM_MODEL_DIR", str(tmp_path))
+    monkeypatch.setattr(examining, "FETCHED_BYTES", {2: 10**18, 3: 10**18})
+    found = examined(model="FunAudioLLM/Fun-CosyVoice3-0.5B-2512", hub="modelscope", offline="yes")
+    facts = dict(found.facts)
+    assert "is fetched from modelscope at the first start" in facts["model"]
+    assert gigabytes(needs_of_three()) in facts["weights"]
+    offline, disk = found.problems[:2]
+    assert offline.endswith("nothing is fetched: engine option offline is on")
+    assert disk.startswith("disk: fetching FunAudioLLM/Fun-CosyVoice3-0.5B-2512 takes 1000000000.0 GB, and ")
+    assert not list(tmp_path.iterdir())
+
+
+def needs_of_three() -> int:
+    needs = needs_of(full(3), device="cpu", precision="fp32", quantise="none", length=2048, history_s=6.0)
+    return needs.weights.all
+
+
+def test_what_is_wrong_is_an_error_of_one_line(tiny_model: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"^\S+: must hold exactly one of cosyvoice2\.yaml"):
+        examined(model=str(tmp_path))
+    with pytest.raises(ValueError, match=r"^engine option device must be one of"):
+        examined(device="gpu")
+    assert examined(model=str(tiny_model), quantise="int8", precision="bf16").problems == [
+        "engine option quantise: int8 needs the CPU and precision fp32"
+    ]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [MemoryError(), torch.OutOfMemoryError("CUDA out of memory. Tried to\nallocate 20.00 MiB"),
+     RuntimeError("[enforce fail at alloc_cpu.cpp:118] DefaultCPUAllocator: can't allocate memory")],
+)  # fmt: skip
+def test_a_start_with_too_little_memory_is_one_error(
+    monkeypatch: pytest.MonkeyPatch, tiny_model: Path, error: Exception
+) -> None:
+    def no_slots(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(loading, "SlotCache", no_slots)
+    with pytest.raises(EngineError, match=r"^not enough memory .*python -m server doctor") as caught:
+        create({"model": str(tiny_model), "device": "cpu", "threads": 1})
+    assert "\n" not in str(caught.value)
