@@ -14,6 +14,7 @@ def body_of(config: LlmConfig) -> nn.Module:
     of the newest input alone, which newer releases take for the whole.
     """
     transformers = importlib.import_module("transformers")
+    transformers.logging.set_verbosity_error()  # about names that its newer releases deprecate
     body = transformers.Qwen2ForCausalLM(
         transformers.Qwen2Config(
             vocab_size=config.vocab, hidden_size=config.hidden, num_hidden_layers=config.layers,
