@@ -5,7 +5,9 @@ call of the language model; one step of the flow's solver for the most urgent pi
 of what is solved. Segments are served in the order in which the scheduler names them.
 """
 
+import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -41,7 +43,9 @@ _MODES: Final[tuple[RenderMode, ...]] = ("stream", "block")
 
 
 class CosyVoiceEngine:
-    """Implements `server.engines.base.Engine`. Its steps never run side by side (`Capabilities.lanes`)."""
+    """Implements `server.engines.base.Engine`. Steps are asked for one after the other (`Capabilities.lanes`), except
+    where one was given up as hanging and goes on after all: the next one waits for it.
+    """
 
     def __init__(self, loaded: Loaded) -> None:
         self._loaded = loaded
@@ -52,6 +56,8 @@ class CosyVoiceEngine:
         self._device = loaded.device
         self._preparer = Preparer(loaded)
         self._cache: ContextCache | None = None
+        self._at_work = threading.Lock()
+        self._cancelled: deque[CosyVoiceJob] = deque()  # whose slots are still to be freed
 
     @property
     def capabilities(self) -> Capabilities:
@@ -112,7 +118,29 @@ class CosyVoiceEngine:
 
     def step(self, jobs: Sequence[Job]) -> Sequence[StepEvent]:
         """See Engine."""
-        batch = [job for job in jobs if isinstance(job, CosyVoiceJob)]
+        with self._at_work:
+            self._free_cancelled()
+            return self._step([job for job in jobs if isinstance(job, CosyVoiceJob)])
+
+    def cancel(self, job: Job) -> None:
+        """See Engine. While a step that was given up goes on, it is left to the step after that: nobody waits here."""
+        assert isinstance(job, CosyVoiceJob)  # made by `prepare`
+        self._cancelled.append(job)
+        if self._at_work.acquire(blocking=False):
+            try:
+                self._free_cancelled()
+            finally:
+                self._at_work.release()
+
+    def close(self) -> None:
+        """Let go of what is kept for voices; the models go with the engine."""
+        self._shelf.clear()
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    # ---- one round of a step ----
+
+    def _step(self, batch: list[CosyVoiceJob]) -> list[StepEvent]:
         sounds: dict[CosyVoiceJob, list[Samples]] = {job: [] for job in batch}
         failures: dict[CosyVoiceJob, Exception] = {}
         until = time.perf_counter() + STEP_S
@@ -129,21 +157,15 @@ class CosyVoiceEngine:
                     break
         return [event for job in batch for event in self._events(job, sounds[job], failures.get(job))]
 
-    def cancel(self, job: Job) -> None:
-        """See Engine."""
-        assert isinstance(job, CosyVoiceJob)  # made by `prepare`
+    def _free_cancelled(self) -> None:
+        while self._cancelled:
+            self._let_go(self._cancelled.popleft())
+
+    def _let_go(self, job: CosyVoiceJob) -> None:
         if (work := job.decoding) is not None:
             self._decoder.release(work)
         job.over = True
         job.flow = job.vocoder = job.current = job.mel = None
-
-    def close(self) -> None:
-        """Let go of what is kept for voices; the models go with the engine."""
-        self._shelf.clear()
-        if self._device.type == "cuda":
-            torch.cuda.empty_cache()
-
-    # ---- one round of a step ----
 
     def _decode(self, jobs: list[CosyVoiceJob], failures: dict[CosyVoiceJob, Exception]) -> None:
         """A code for everybody who can use one, if anybody has to wait for one."""
@@ -252,11 +274,11 @@ class CosyVoiceEngine:
 
     def _events(self, job: CosyVoiceJob, sounds: list[Samples], failure: Exception | None) -> list[StepEvent]:
         if failure is not None:
-            self.cancel(job)
+            self._let_go(job)
             return [SegmentFailed(job, failure)]
         samples = sounds[0] if len(sounds) == 1 else np.concatenate(sounds) if sounds else NOTHING
         events: list[StepEvent] = [Chunk(job, samples, codes=job.new_codes())]
         if job.over:
-            self.cancel(job)
+            self._let_go(job)
             events.append(SegmentEnd(job))
         return events

@@ -102,7 +102,7 @@ class CosyVoiceJob(Job):
         work = self.decoding
         if self.over or work is None or work.done:
             return False
-        return self.lead is not None or self.whole or len(self.heard) < self.cut + AHEAD
+        return self.lead is not None or self.whole or self.piece is None or len(self.heard) < self.cut + AHEAD
 
     def new_codes(self) -> tuple[int, ...]:
         """What was drawn for it since it was asked last."""

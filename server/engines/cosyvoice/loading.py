@@ -27,6 +27,7 @@ from server.engines.cosyvoice.voice.storing import from_bytes, to_bytes
 
 MAX_TOKENS: Final = 160  # text tokens of a segment: some 30 s of speech
 CONTEXT_TOKENS: Final = 16
+SPEAKERS: Final = "spk2info.pt"
 BATCH: Final = {"cpu": 4, "cuda": 16}
 _TAIL_BYTES: Final = 1024 * 1024
 _MIB: Final = 1024 * 1024
@@ -69,7 +70,7 @@ def load(options: Options, folder: Path) -> Loaded:
         model.lm, SlotCache(model.config.llm, batch, options.length, device, dtype), model.config.sampling
     )
     models = VoiceModels(folder, place.version, model.config.llm.codes)
-    built_in = read_speakers(folder / "spk2info.pt", tokenizer, model.config.llm.codes)
+    built_in = read_speakers(folder / SPEAKERS, tokenizer, model.config.llm.codes)
     if not built_in:
         recording, text = standard_recording()
         built_in = {STANDARD_VOICE.id: learn_voice(read_recording(recording), text, models, model.config)}
@@ -87,7 +88,7 @@ def load(options: Options, folder: Path) -> Loaded:
         voices=tuple(_voice(name, data, place.version) for name, data in built_in.items()),
         max_tokens=MAX_TOKENS,
         count_tokens=estimate_tokens,
-        fingerprint=_fingerprint(place, options, device, dtype),
+        fingerprint=_fingerprint(place, options, device, dtype, (tokenizer.fingerprint, models.fingerprint)),
         parameters=frozenset({"speed", "instruct", "seed"}),
         cloning=True,
         batch_max=batch,
@@ -132,15 +133,20 @@ def _voice(name: str, data: VoiceData, version: int) -> Voice:
     )
 
 
-def _fingerprint(folder: ModelFolder, options: Options, device: torch.device, dtype: torch.dtype) -> str:
-    """All that may change a sample. Of a checkpoint: its length and its end, which lists a CRC of every tensor."""
+def _fingerprint(
+    folder: ModelFolder, options: Options, device: torch.device, dtype: torch.dtype, others: Sequence[str]
+) -> str:
+    """All that may change a sample; `others`: fingerprints of other files. Of a checkpoint, and of the speakers: its
+    length and its end, which lists a CRC of every tensor.
+    """
     digest = sha256()
-    for name in ("llm.pt", "flow.pt", "hift.pt"):
+    speakers = [SPEAKERS] if (folder.path / SPEAKERS).is_file() else []
+    for name in ("llm.pt", "flow.pt", "hift.pt", *speakers):
         with (folder.path / name).open("rb") as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - _TAIL_BYTES))
             digest.update(f"{name} {size} ".encode() + file.read())
     kind = torch.cuda.get_device_name(device) if device.type == "cuda" else torch.backends.cpu.get_cpu_capability()
-    parts: Sequence[object] = (folder.config, options.quantise, options.length, options.history_s, dtype, kind)
+    parts = (folder.config, options.quantise, options.length, options.history_s, dtype, kind, *others)
     digest.update(f"{torch.__version__} {parts}".encode())
     return f"cosyvoice{folder.version}-{digest.hexdigest()[:16]}"

@@ -42,10 +42,13 @@ class Preparer:
         before = text_of(wording(segment.before, Boundary.WORD))
         ids = loaded.tokenizer.encode(text)
         key = self._key(segment, seed, text, before)
+        known = segment.codes or self._kept(key)
         prefix_ids = voice_ids(self._config.llm, prompt.text, prompt.codes, streaming=False)
-        job = CosyVoiceJob(segment, plan, voice=voice, key=key, prefix_ids=prefix_ids)
+        job = CosyVoiceJob(segment, plan, voice=voice, prefix_ids=prefix_ids)
+        if not known:  # codes that came along may have been drawn elsewhere, a little differently: they are its alone
+            job.key = key
         own = _seed(seed, text, before)
-        work = partial(self._work, voice, prompt, ids, own, before, segment.codes or self._kept(key))
+        work = partial(self._work, voice, prompt, ids, own, before, known)
         if before:
             self._lead(job, prompt, before, seed, work)
         else:
@@ -108,7 +111,7 @@ class Preparer:
         assert job.voice is not None
         ids = self._loaded.tokenizer.encode(before)
         lead = self._work(job.voice, prompt, ids, _seed(seed, before, ""), "", self._kept(key), ())
-        if lead.done and lead.error is None:
+        if lead.done:
             job.lead_codes = tuple(lead.codes)
             job.work = work(job.lead_codes)
         else:
@@ -124,10 +127,12 @@ class Preparer:
         known: tuple[int, ...],
         lead_codes: tuple[int, ...],
     ) -> CodeJob:
-        """The language model's part of it; `lead_codes` is what `before` sounds like."""
+        """The language model's part of it; `lead_codes` is what `before` sounds like. Raises EngineError where the
+        known codes went astray.
+        """
         text = (*prompt.text, *self._loaded.tokenizer.encode(before)) if before else prompt.text
         room = _CODES_IN_ALL - len(voice.data.codes) - len(lead_codes)
-        return CodeJob(
+        made = CodeJob(
             self._config.llm,
             ids,
             prompt_text=text,
@@ -136,6 +141,9 @@ class Preparer:
             limits=CodeLimits(most=room),
             known=known,
         )
+        if made.error is not None:
+            raise made.error
+        return made
 
     def _key(self, segment: Segment, seed: int, text: str, before: str) -> BlockKey:
         """What the codes of a text depend on."""

@@ -12,6 +12,7 @@ from typing import Final
 
 import torch
 
+from server.cache.forgotten import Forgotten
 from server.engines.base import EngineError
 from server.engines.cosyvoice.flow.matching import FlowModel, FlowPrefix, FlowPrompt, PrefixPass
 from server.engines.cosyvoice.llm.jobs import VoicePrefix
@@ -75,6 +76,7 @@ class VoiceShelf:
         self._history = history
         self._max_bytes = max_bytes
         self._lock = threading.Lock()
+        self._forgotten = Forgotten()
         self._kept: OrderedDict[str, KeptVoice] = OrderedDict()
         self.read: Callable[[str], bytes | None] = lambda _: None
 
@@ -92,18 +94,20 @@ class VoiceShelf:
                 return kept
         kept = self._load(voice)
         with self._lock:
-            kept = self._kept.setdefault(voice, kept)
-            self._make_room(kept)
+            if voice not in self._forgotten:  # while it was read
+                kept = self._kept.setdefault(voice, kept)
+                self._make_room(kept)
         return kept
 
     def flow_prefix(self, voice: KeptVoice) -> FlowPrefix | None:
         """What the flow model makes of its recording. None while that is being made: each call makes a step of it."""
         if voice.flow is None:
-            if voice.making is None:
-                voice.making = self._flow.begin_prefix(voice.prompt, self._history)
-            if not voice.making.step():
+            making = voice.making or self._flow.begin_prefix(voice.prompt, self._history)
+            voice.making = None  # a step that raises leaves it half done: it is begun anew then
+            if not making.step():
+                voice.making = making
                 return None
-            voice.flow, voice.making = voice.making.prefix, None
+            voice.flow = making.prefix
             with self._lock:
                 self._make_room(voice)
         return voice.flow
@@ -111,6 +115,7 @@ class VoiceShelf:
     def forget(self, voice: str) -> None:
         """A voice was deleted. Segments that are being spoken keep what they have."""
         with self._lock:
+            self._forgotten.add(voice)
             self._kept.pop(voice, None)
 
     def clear(self) -> None:

@@ -1,11 +1,14 @@
 """The engine of CosyVoice as the server sees it."""
 
 import random
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from server.engines.base import Chunk, Engine, EngineError, RenderPlan, Samples, SegmentFailed
 from server.engines.context_cache import EngineContextCache
@@ -320,3 +323,82 @@ def test_many_segments_cancelled_at_random_leave_no_slot_behind(engine: CosyVoic
         engine.cancel(job)
     assert engine._decoder.slots.free_slots == engine._decoder.slots.slots
     assert not engine._decoder._holders
+
+
+def test_a_plan_may_ask_for_long_pieces(engine: CosyVoiceEngine) -> None:
+    """Of more codes than are made ahead."""
+    text = "Go on, Tom, go on, go on and on and on."
+    (heard,) = listen(engine, [engine.prepare(segment(text, SPEAKER), RenderPlan("stream", (4000,)))])
+    assert len(heard.samples) == CODE * spoken_codes(engine, heard.codes)
+
+
+def test_a_voice_whose_making_failed_is_made_anew(
+    engine: CosyVoiceEngine, learnt: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (heard,) = say(engine, segment(TEXT, learnt))
+    engine._shelf.take(learnt).flow = None
+    attend, calls = torch.nn.functional.scaled_dot_product_attention, 0
+
+    def out_of_memory(*args: Any, **more: Any) -> torch.Tensor:
+        nonlocal calls
+        calls += 1
+        if calls == 8:
+            raise RuntimeError("out of memory")
+        return attend(*args, **more)
+
+    def make() -> None:
+        voice = engine._shelf.take(learnt)
+        with torch.inference_mode():
+            while engine._shelf.flow_prefix(voice) is None:
+                pass
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.nn.functional, "scaled_dot_product_attention", out_of_memory)
+        with pytest.raises(RuntimeError, match="out of memory"):
+            make()
+    (again,) = say(engine, segment(TEXT, learnt))
+    assert np.array_equal(again.samples, heard.samples)
+
+
+def test_a_voice_deleted_while_it_is_read_is_not_kept(engine: CosyVoiceEngine, learnt: str) -> None:
+    read = engine._shelf.read
+
+    def deleted_meanwhile(voice: str) -> bytes | None:
+        data = read(voice)
+        engine.forget_voice(voice)
+        return data
+
+    engine.forget_voice(learnt)
+    engine.use_voices(deleted_meanwhile)
+    held = engine._shelf.bytes
+    engine._shelf.take(learnt)
+    assert engine._shelf.bytes == held
+
+
+def test_codes_that_came_along_are_nobody_elses(engine: CosyVoiceEngine) -> None:
+    """They may have been drawn on another machine."""
+    cache = EngineContextCache()
+    engine.use_context_cache(cache)
+    known = tuple((7 * n) % 100 for n in range(30))
+    (mine,) = say(engine, segment(TEXT, SPEAKER, codes=known))
+    (other,) = say(engine, segment(TEXT, SPEAKER))
+    engine.use_context_cache(EngineContextCache(megabytes=0))
+    (fresh,) = say(engine, segment(TEXT, SPEAKER))
+    assert other.codes == fresh.codes
+    assert np.array_equal(other.samples, fresh.samples)
+    assert not np.array_equal(mine.samples[: CODE * 15], fresh.samples[: CODE * 15])
+
+
+def test_a_step_waits_for_one_that_was_given_up_and_a_cancel_does_not(engine: CosyVoiceEngine) -> None:
+    job = engine.prepare(segment(TEXT, SPEAKER), RenderPlan())
+    engine.step([job])
+    other = engine.prepare(segment(TEXT, SPEAKER), RenderPlan())
+    with engine._at_work:  # as a step on another thread
+        engine.cancel(job)
+        step = threading.Thread(target=engine.step, args=([other],))
+        step.start()
+        step.join(0.05)
+        assert step.is_alive()
+    step.join()
+    engine.cancel(other)
+    assert engine._decoder.slots.free_slots == engine._decoder.slots.slots

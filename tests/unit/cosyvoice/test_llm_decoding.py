@@ -356,3 +356,14 @@ def test_a_decoder_prepares_its_model_once() -> None:
     run(first, one)
     run(second, other)
     assert one.drawn == other.drawn == alone(2).drawn
+
+
+def test_an_utterance_that_filled_its_slot_can_be_told_again() -> None:
+    many = CodeLimits(least_per_token=20)
+    first = job(range(20, 60), seed=3, limits=many)
+    run(decoder(length=200), first)
+    again = job(range(20, 60), seed=3, limits=many, known=first.drawn)
+    run(decoder(length=200), again)
+    assert first.error is None
+    assert again.error is None
+    assert again.codes == first.codes

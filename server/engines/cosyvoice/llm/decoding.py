@@ -9,6 +9,7 @@ from torch import Tensor
 from server.engines.base import EngineError
 from server.engines.cosyvoice.config import SamplingConfig
 from server.engines.cosyvoice.llm.accelerated import SlotDecoder
+from server.engines.cosyvoice.llm.ids import code_id
 from server.engines.cosyvoice.llm.jobs import CodeJob, Seat, VoicePrefix
 from server.engines.cosyvoice.llm.qwen2 import Part
 from server.engines.cosyvoice.llm.sampling import allowed_table, draw
@@ -174,8 +175,10 @@ class Decoder:
         return taken
 
     def _overflow(self, job: CodeJob) -> None:
-        """A slot is full: plain speech ends there; a text that does not even fit is an error."""
-        if job.codes and job.pending == 1:
+        """A slot is full: plain speech ends there, also where all of it was known; a text that does not even fit is an
+        error.
+        """
+        if job.codes and job.ahead(job.pending)[-1] == code_id(job.codes[-1]):
             job.done = True
         else:
             need = job.seat.fed + job.pending
