@@ -11,13 +11,15 @@ from typing import Any, Final, NoReturn
 
 import yaml
 
+from server.engines.base import EngineError
+
 MAX_FILE: Final = 1_000_000  # bytes; the official files have about 8,000
 MAX_SIZE: Final = 1_000_000  # of any dimension
 _REFERENCE: Final = re.compile(r"<([^<>]+)>$")
 _TAG: Final = "!"  # the key under which a mapping's tag is kept; no YAML key of these files is called so
 
 
-class ModelError(Exception):
+class ModelError(EngineError):
     """A model folder cannot be used. One line that names the file and what was expected of it."""
 
 

@@ -77,7 +77,7 @@ def needs_of_three() -> int:
 
 
 def test_what_is_wrong_is_an_error_of_one_line(tiny_model: Path, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"^\S+: must hold exactly one of cosyvoice2\.yaml"):
+    with pytest.raises(EngineError, match=r"^\S+: must hold exactly one of cosyvoice2\.yaml"):
         examined(model=str(tmp_path))
     with pytest.raises(ValueError, match=r"^engine option device must be one of"):
         examined(device="gpu")
