@@ -251,8 +251,8 @@ async def a_run_that_only_lacked_its_last_step_gets_its_name(book: Path) -> None
 
     samples = len(samples_of(book / "out.wav")) // 2
     arguments = {
-        **dict.fromkeys(ARGUMENTS), "language": "auto", "speed": 1.0, "pitch": 1.0, "volume": 1.0, "mode": "auto",
-        "format": "pcm", "sample_rate": 24_000,
+        **dict.fromkeys(ARGUMENTS), "language": "auto", "speed": 1.0, "pitch": 1.0, "volume": 1.0, "instruct": "",
+        "seed": 0, "mode": "auto", "format": "pcm", "sample_rate": 24_000,
     }  # fmt: skip
     complete = State(
         Source.of(str(book / "book.txt")), "ws://127.0.0.1:1", "wav", arguments,
