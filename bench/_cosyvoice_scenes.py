@@ -156,7 +156,7 @@ def _fastest(rounds: int, *does: Callable[[], None]) -> list[float]:
 
 
 def churn(report: Report, version: ModelVersion, *, utterances: int) -> None:
-    """Short utterances, four at a time, a third of them cancelled at any moment; a tiny model."""
+    """Short utterances, four at a time, many of them cancelled at any moment; a tiny model."""
     speaker = make_speaker(random_model(tiny(version)), batch=SESSIONS)
     engine, slots, chances = speaker.engine, speaker.loaded.decoder.slots, random.Random(version)
     live: list[CosyVoiceJob] = []

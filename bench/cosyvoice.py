@@ -7,21 +7,18 @@ Models without training never end by themselves, so both sides are told how many
 
 import argparse
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-import torch
-
 from bench._common import Report
-from bench._cosyvoice_scenes import CHURN, chunks, churn, make, prefix, speed
-from bench._upstream import NotUsable
 
 SCENES: Final = ("speed", "chunks", "prefix", "churn")
 CODES: Final = 100  # of an utterance: four seconds
 
 
 def main() -> int:
-    """The exit status is 1 when a figure misses what is asked, 2 when upstream cannot be used."""
+    """The exit status is 1 when a figure misses what is asked, 2 when upstream cannot be used; 0 without torch."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here too")
     parser.add_argument("--scene", nargs="+", choices=SCENES, default=SCENES, metavar="NAME", help=", ".join(SCENES))
@@ -32,6 +29,14 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3, help="how often everything is measured (default: 3)")
     parser.add_argument("--quick", action="store_true", help="one round, short utterances")
     args = parser.parse_args()
+    if find_spec("torch") is None:
+        print("bench.cosyvoice: not run, it needs the extra: pip install '.[cosyvoice]'")
+        return 0
+    import torch
+
+    from bench._cosyvoice_scenes import CHURN, chunks, churn, make, prefix, speed
+    from bench._upstream import NotUsable
+
     if args.threads:
         torch.set_num_threads(args.threads)
     report = Report("cosyvoice")

@@ -7,22 +7,20 @@ directly. Sessions ask for their utterances a little apart from each other, so t
 import argparse
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Final
-
-import torch
+from typing import TYPE_CHECKING, Final
 
 from bench._common import Report, percentile
-from bench._cosyvoice_model import Speaker, make_speaker, sizes, tame
-from bench._cosyvoice_speed import speak
-from server.engines.cosyvoice.synthetic import full, random_model
-from server.engines.cosyvoice.vocoder.streaming import Vocoder
+
+if TYPE_CHECKING:
+    from bench._cosyvoice_model import Speaker
 
 SESSIONS: Final = (1, 4, 16)
 FIRST_MS: Final = {1: 150.0, 16: 200.0}
 CODES: Final = 125  # five seconds
 APART_S: Final = 0.02
-_TYPES: Final = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+_TYPES: Final = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}  # as torch calls them
 
 
 def main() -> int:
@@ -34,14 +32,21 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=8, help="how often each crowd speaks (default: 8)")
     parser.add_argument("--seconds", type=float, default=100.0, help="at most for each crowd (default: 100)")
     args = parser.parse_args()
+    if find_spec("torch") is None:
+        print("bench.cosyvoice_gpu: not run, it needs the extra: pip install '.[cosyvoice]'")
+        return 0
+    import torch
+
     if not torch.cuda.is_available():
         print("bench.cosyvoice_gpu: not run, torch finds no CUDA device here")
         return 0
+    from bench._cosyvoice_model import sizes
+
     report = Report("cosyvoice_gpu")
     report.note(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {args.precision}; {CODES / 25:g} s each")
     for version in args.version:
         begun = time.perf_counter()
-        speaker = _on_gpu(version, _TYPES[args.precision])
+        speaker = _on_gpu(version, args.precision)
         report.note(f"{sizes(speaker.loaded.model)}; ready after {time.perf_counter() - begun:.0f} s")
         for sessions in SESSIONS:
             _measure(report, speaker, sessions, args.rounds, args.seconds)
@@ -52,8 +57,15 @@ def main() -> int:
     return report.finish(args.json)
 
 
-def _on_gpu(version: int, dtype: torch.dtype) -> Speaker:
+def _on_gpu(version: int, precision: str) -> "Speaker":
     """Types as `loading.load` has them: the vocoder is always float32."""
+    import torch
+
+    from bench._cosyvoice_model import make_speaker, tame
+    from server.engines.cosyvoice.synthetic import full, random_model
+    from server.engines.cosyvoice.vocoder.streaming import Vocoder
+
+    dtype: torch.dtype = getattr(torch, _TYPES[precision])
     device = torch.device("cuda")
     model = tame(random_model(full(3 if version == 3 else 2)))
     model.lm.to(device, dtype)
@@ -63,7 +75,9 @@ def _on_gpu(version: int, dtype: torch.dtype) -> Speaker:
     return make_speaker(moved, batch=max(SESSIONS), device=device)
 
 
-def _measure(report: Report, speaker: Speaker, sessions: int, rounds: int, most_s: float) -> None:
+def _measure(report: Report, speaker: "Speaker", sessions: int, rounds: int, most_s: float) -> None:
+    from bench._cosyvoice_speed import speak
+
     for number in range(2):  # kernels are chosen, and what is kept of the voice is made
         speak(speaker, sessions, CODES, number, apart_s=APART_S)
     firsts, rates = [], []
