@@ -11,7 +11,7 @@ from torch import Tensor
 
 from server.engines.cosyvoice.config import ModelConfig, ModelVersion
 from server.engines.cosyvoice.flow.matching import FlowModel
-from server.engines.cosyvoice.llm.speech_lm import SpeechLm
+from server.engines.cosyvoice.llm.speech_lm import IGNORED_KEYS, SpeechLm
 from server.engines.cosyvoice.reading import BODY_FOLDER, VERSIONS, read_config, yaml_name
 from server.engines.cosyvoice.sections import ModelError, one_line
 from server.engines.cosyvoice.vocoder.causal import CausalHift
@@ -48,16 +48,6 @@ class ModelFolder:
     def body(self) -> Path:
         """The folder of the tokenizer."""
         return self.path / BODY_FOLDER
-
-    @property
-    def speaker_model(self) -> Path:
-        """The ONNX file that makes embeddings of recordings."""
-        return self.path / "campplus.onnx"
-
-    @property
-    def code_model(self) -> Path:
-        """The ONNX file that makes speech codes of recordings."""
-        return self.path / f"speech_tokenizer_v{self.version}.onnx"
 
     @property
     def speakers(self) -> Path | None:
@@ -167,7 +157,7 @@ def version_of(part: str, state: Mapping[str, Tensor]) -> ModelVersion | None:
 
 def not_needed(key: str) -> bool:
     """The text head computes nothing that speech needs."""
-    return key == "llm.model.lm_head.weight"
+    return key in IGNORED_KEYS
 
 
 def _no_memory(file: str, state: Mapping[str, Tensor], device: torch.device) -> ModelError:

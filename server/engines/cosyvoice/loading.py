@@ -14,6 +14,7 @@ from server.engines.cosyvoice.folder import Model, ModelFolder, load_model
 from server.engines.cosyvoice.llm.decoding import Decoder
 from server.engines.cosyvoice.llm.slots import SlotCache
 from server.engines.cosyvoice.options import Options
+from server.engines.cosyvoice.sections import ModelError
 from server.engines.cosyvoice.shelf import VoiceShelf
 from server.engines.cosyvoice.standard_voice import STANDARD_VOICE, standard_recording
 from server.engines.cosyvoice.text.tokenizer import TextTokenizer
@@ -27,7 +28,6 @@ from server.engines.cosyvoice.voice.storing import from_bytes, to_bytes
 
 MAX_TOKENS: Final = 160  # text tokens of a segment: some 30 s of speech
 CONTEXT_TOKENS: Final = 16
-SPEAKERS: Final = "spk2info.pt"
 BATCH: Final = {"cpu": 4, "cuda": 16}
 _TAIL_BYTES: Final = 1024 * 1024
 _MIB: Final = 1024 * 1024
@@ -65,12 +65,17 @@ def load(options: Options, folder: Path) -> Loaded:
 
         prepare_int8(model.lm)
     tokenizer = TextTokenizer(place.body, place.version)
+    if tokenizer.largest_id >= model.config.llm.vocab:
+        raise ModelError(
+            f"{place.body}: the tokenizer has ids up to {tokenizer.largest_id}, the language model knows"
+            f" {model.config.llm.vocab}: are files of two models mixed?"
+        )
     batch = options.batch or BATCH[device.type]
     decoder = Decoder(
         model.lm, SlotCache(model.config.llm, batch, options.length, device, dtype), model.config.sampling
     )
     models = VoiceModels(folder, place.version, model.config.llm.codes)
-    built_in = read_speakers(folder / SPEAKERS, tokenizer, model.config.llm.codes)
+    built_in = read_speakers(place.speakers, tokenizer, model.config.llm.codes) if place.speakers is not None else {}
     if not built_in:
         recording, text = standard_recording()
         built_in = {STANDARD_VOICE.id: learn_voice(read_recording(recording), text, models, model.config)}
@@ -140,12 +145,12 @@ def _fingerprint(
     length and its end, which lists a CRC of every tensor.
     """
     digest = sha256()
-    speakers = [SPEAKERS] if (folder.path / SPEAKERS).is_file() else []
-    for name in ("llm.pt", "flow.pt", "hift.pt", *speakers):
-        with (folder.path / name).open("rb") as file:
+    files = [folder.path / f"{part}.pt" for part in ("llm", "flow", "hift")]
+    for path in files if folder.speakers is None else (*files, folder.speakers):
+        with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - _TAIL_BYTES))
-            digest.update(f"{name} {size} ".encode() + file.read())
+            digest.update(f"{path.name} {size} ".encode() + file.read())
     kind = torch.cuda.get_device_name(device) if device.type == "cuda" else torch.backends.cpu.get_cpu_capability()
     parts = (folder.config, options.quantise, options.length, options.history_s, dtype, kind, *others)
     digest.update(f"{torch.__version__} {parts}".encode())

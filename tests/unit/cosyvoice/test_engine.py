@@ -1,9 +1,12 @@
 """The engine of CosyVoice as the server sees it."""
 
+import json
 import random
+import shutil
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +20,7 @@ from server.engines.cosyvoice.engine import CosyVoiceEngine
 from server.engines.cosyvoice.jobs import CosyVoiceJob
 from server.engines.cosyvoice.llm.watching import SilentRuns, silent_codes
 from server.engines.cosyvoice.shelf import KeptVoice, VoiceGone
+from server.engines.cosyvoice.starting import create
 from server.text.tokens import Boundary
 from tests.support.cosyvoice import SPEAKER
 from tests.support.cosyvoice_speech import listen, recording, say, segment, words
@@ -402,3 +406,21 @@ def test_a_step_waits_for_one_that_was_given_up_and_a_cancel_does_not(engine: Co
     step.join()
     engine.cancel(other)
     assert engine._decoder.slots.free_slots == engine._decoder.slots.slots
+
+
+def test_a_tokenizer_of_another_model_is_refused(tiny_model: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(tiny_model, tmp_path / "model")
+    vocabulary = next(folder.glob("*/vocab.json"))
+    vocabulary.write_text(json.dumps({**json.loads(vocabulary.read_text("utf-8")), "more": 400_000}), encoding="utf-8")
+    with pytest.raises(EngineError, match="files of two models mixed"):
+        create({"model": str(folder), "threads": 1, "device": "cpu"})
+
+
+def test_other_speakers_are_another_fingerprint(engine: CosyVoiceEngine, tiny_model: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(tiny_model, tmp_path / "model")
+    speakers = torch.load(folder / "spk2info.pt", weights_only=True)
+    for told in speakers.values():
+        told["embedding"] = told["embedding"] + 1.0
+    torch.save(speakers, folder / "spk2info.pt")
+    other = create({"model": str(folder), "threads": 1, "device": "cpu"})
+    assert other.capabilities.fingerprint != engine.capabilities.fingerprint
