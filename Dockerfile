@@ -6,7 +6,13 @@
 #
 # The Chinese voice is for non-commercial use only (see NOTICE). Accept that to have it in the image:
 #   docker build --build-arg ACCEPT_BAKER_NONCOMMERCIAL=yes -t cosystream .
+#
+# CosyVoice (see docs/cosyvoice.md), on a CPU; a gigabyte more. Its model is fetched at the first start, into a volume:
+#   docker build --build-arg COSYVOICE=yes -t cosystream-cosyvoice .
+#   docker run --rm -p 127.0.0.1:8765:8765 -v cosystream:/var/lib/cosystream cosystream-cosyvoice --insecure \
+#     --engine cosyvoice --engine-option model_dir=/var/lib/cosystream/models
 ARG PYTHON_VERSION=3.12
+ARG COSYVOICE=no
 ARG ACCEPT_BAKER_NONCOMMERCIAL=no
 
 FROM python:${PYTHON_VERSION}-slim AS builder
@@ -24,10 +30,17 @@ COPY server server
 COPY client client
 RUN /opt/cosystream/bin/pip install --no-build-isolation --no-deps .
 
+# Whether the image has what the engine `cosyvoice` needs.
+FROM builder AS cosyvoice-no
+FROM builder AS cosyvoice-yes
+RUN python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['cosyvoice'], sep='\n')" > cosyvoice.txt \
+ && /opt/cosystream/bin/pip install --constraint constraints.txt --extra-index-url https://download.pytorch.org/whl/cpu --requirement cosyvoice.txt
+FROM cosyvoice-${COSYVOICE} AS equipped
+
 # Which voices the image has. The server offers those that are there; without the converter it cannot build others.
-FROM builder AS voices-no
+FROM equipped AS voices-no
 RUN COSYSTREAM_MODEL_DIR=/opt/voices /opt/cosystream/bin/python -m server.engines.embedded build --voices en-hibari
-FROM builder AS voices-yes
+FROM equipped AS voices-yes
 RUN COSYSTREAM_MODEL_DIR=/opt/voices /opt/cosystream/bin/python -m server.engines.embedded build --voices en-hibari,zh-baker
 
 FROM voices-${ACCEPT_BAKER_NONCOMMERCIAL} AS finished

@@ -51,6 +51,7 @@ soak: setup ## a thousand cuts of one text, ten minutes of churn, workers killed
 	$(BIN)/python -m bench.churn --kill-workers 5 $(ARGS)
 	$(BIN)/python -m bench.fuzz
 
+# Without the extra `cosyvoice`, whose oldest torch is a gigabyte of CUDA: its tests are then listed as not run.
 test-lowest: setup ## the tests against the oldest versions that pyproject.toml allows, in .venv-lowest
 	$(BIN)/python tests/support/lowest.py .venv-lowest
 	.venv-lowest/bin/python -m pytest tests/unit tests/integration --ignore tests/unit/test_project.py -m "not quality and not slow" $(ARGS)

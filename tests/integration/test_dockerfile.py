@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import threading
+import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -127,6 +128,23 @@ def test_the_image_is_not_run_by_root_and_listens_where_it_says() -> None:
     assert int(user.split(":")[0]) > 0
     port = next(item.text for item in build if item.keyword == "EXPOSE")
     assert any(f"COSYSTREAM_PORT={port}" in item.text for item in build if item.keyword == "ENV")
+
+
+def test_cosyvoice_is_a_choice(tmp_path: Path) -> None:
+    """With it the image has what the extra names, and the voices are built upon either."""
+    made = Build(DOCKERFILE, tmp_path / "image", Path(sys.executable))
+    stages = {stage.name: stage for stage in made.stages}
+    assert stages["equipped"].base == "cosyvoice-${COSYVOICE}"
+    assert stages["cosyvoice-no"].instructions == []
+    assert {stages[name].base for name in ("voices-no", "voices-yes")} == {"equipped"}
+    (installing,) = stages["cosyvoice-yes"].instructions
+    listing, _, install = installing.text.partition(" > cosyvoice.txt && ")
+    assert "--requirement cosyvoice.txt" in install
+    path = {"PATH": f"{tmp_path}/image/tools:/usr/bin:/bin"}  # where `python` is
+    command = ["/bin/sh", "-c", listing]
+    listed = subprocess.run(command, cwd=ROOT, env=path, check=True, capture_output=True, text=True).stdout
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    assert listed.split() == extras["cosyvoice"]
 
 
 def test_dead_letters_go_to_the_one_place_that_can_be_written() -> None:

@@ -1,0 +1,46 @@
+"""Tests whose packages are not installed are listed as not run; under CI they fail."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+BLOCK = """
+import sys
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {"torch", "yaml"}:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Finder())
+"""
+
+
+def test_without_the_extra_its_tests_are_listed(tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    (project / "tests" / "unit" / "cosyvoice").mkdir(parents=True)
+    shutil.copy(ROOT / "tests" / "conftest.py", project / "tests")
+    shutil.copy(ROOT / "pyproject.toml", project)
+    shutil.copytree(ROOT / "tests" / "support", project / "tests" / "support")
+    for name in ("cosyvoice/conftest.py", "cosyvoice/test_some.py", "test_cosyvoice_other.py"):
+        (project / "tests" / "unit" / name).write_text("import torch\n", encoding="utf-8")
+    (project / "tests" / "unit" / "test_plain.py").write_text("def test_it(): pass\n", encoding="utf-8")
+    block = tmp_path / "block"
+    block.mkdir()
+    (block / "sitecustomize.py").write_text(BLOCK, encoding="utf-8")
+    environment = {**os.environ, "PYTHONPATH": f"{block}:{ROOT}", "CI": ""}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(project)]
+    options = {"cwd": project, "check": False, "capture_output": True, "text": True}
+    run = subprocess.run(command, env=environment, **options)  # type: ignore[call-overload]
+    assert run.returncode == 0, run.stdout + run.stderr
+    told = [
+        line for line in run.stdout.splitlines() if "there is no torch, yaml: pip install -e '.[cosyvoice]'" in line
+    ]
+    assert [line.split()[1] for line in told] == ["tests/unit/cosyvoice:", "tests/unit/test_cosyvoice_other.py:"]
+    assert "1 passed" in run.stdout
+    run = subprocess.run(command, env={**environment, "CI": "true"}, **options)  # type: ignore[call-overload]
+    assert run.returncode != 0
+    assert "No module named 'torch'" in run.stdout + run.stderr
