@@ -54,7 +54,10 @@ def make(version: ModelVersion, checkout: Path | None, matcha: Path | None) -> t
 
 
 def speed(report: Report, speaker: Speaker, upstream: Upstream | None, *, rounds: int, codes: int) -> None:
-    """First chunks and audio a second, against the baseline, in turns."""
+    """First chunks and audio a second, against the baseline, in turns. The goals are set against upstream: our own
+    modules without caches have half of what is gained already, so nothing is asked against those.
+    """
+    asked = upstream is not None
     name = f"CosyVoice {speaker.config.version}"
     theirs = "upstream" if upstream is not None else "uncached, one by one"
     alone: tuple[list[Spoken], list[Spoken]] = [], []
@@ -70,15 +73,15 @@ def speed(report: Report, speaker: Speaker, upstream: Upstream | None, *, rounds
     first = [median(each.first_s for each in side) for side in alone]
     report.add(f"{name}, 1 session: first chunk, p50", 1000 * first[0], "ms")
     report.add(f"  {theirs}", 1000 * first[1], "ms")
-    report.add("  ours over theirs", first[0] / first[1], "times", FIRST_TIMES)
+    report.add("  ours over theirs", first[0] / first[1], "times", FIRST_TIMES if asked else None)
     rates = [median(rate(crowd) for crowd in side) for side in crowds]
     report.add(f"{name}, {SESSIONS} sessions: audio", rates[0], "s a second")
     report.add(f"  {theirs}", rates[1], "s a second")
-    report.add("  ours over theirs", rates[0] / rates[1], "times", least=CROWD_RATE_TIMES)
+    report.add("  ours over theirs", rates[0] / rates[1], "times", least=CROWD_RATE_TIMES if asked else None)
     late = [percentile([each.first_s for crowd in side for each in crowd], 0.95) for side in crowds]
     report.add(f"{name}, {SESSIONS} sessions: first chunk, p95", 1000 * late[0], "ms")
     report.add(f"  {theirs}", 1000 * late[1], "ms")
-    report.add("  ours over theirs", late[0] / late[1], "times", CROWD_FIRST_TIMES)
+    report.add("  ours over theirs", late[0] / late[1], "times", CROWD_FIRST_TIMES if asked else None)
     audio = alone[0][0].lengths[0] / speaker.config.sample_rate, alone[1][0].lengths[0] / speaker.config.sample_rate
     report.note(
         f"{sizes(speaker.loaded.model)}. Utterances of {codes} codes ({codes / 25:g} s), a voice of"
@@ -122,7 +125,9 @@ def chunks(report: Report, speaker: Speaker, *, rounds: int) -> None:
 
 
 def prefix(report: Report, speaker: Speaker, *, rounds: int) -> None:
-    """The flow model's part of a first chunk, with what is kept of the voice and without."""
+    """The flow model's part of a first chunk, with what is kept of the voice and without: on one thread, so that it is
+    work, and not how well threads share it.
+    """
     flow, prompt = speaker.loaded.model.flow, speaker.flow_prompt
     codes = torch.arange(hop(0) + LOOKAHEAD)
     kept = flow.prefix(prompt, HISTORY_FRAMES)
@@ -133,8 +138,11 @@ def prefix(report: Report, speaker: Speaker, *, rounds: int) -> None:
     def without() -> None:
         flow.whole(codes, prompt, streaming=True, final=False).solve()
 
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
     with torch.inference_mode():
         ours, theirs = _fastest(5 * rounds, with_it, without)
+    torch.set_num_threads(threads)
     name = f"CosyVoice {speaker.config.version}"
     report.add(f"{name}: flow of the first chunk, voice kept", 1000 * ours, "ms")
     report.add("  voice computed again", 1000 * theirs, "ms")

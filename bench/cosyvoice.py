@@ -60,7 +60,7 @@ def main() -> int:
     if args.upstream is None and "speed" in args.scene:
         report.note(
             "There was no --upstream: compared with our own modules, one request after the other, each chunk computed"
-            " anew from the voice's first code on."
+            " anew from the voice's first code on. The goals are set against upstream, so nothing is asked here."
         )
     return report.finish(args.json)
 
