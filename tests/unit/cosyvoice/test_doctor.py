@@ -58,6 +58,24 @@ def test_what_fits_follows_the_memory(
         assert not found.problems
 
 
+def test_a_gpu_s_own_memory_counts(monkeypatch: pytest.MonkeyPatch, tiny_model: Path) -> None:
+    class Properties:
+        total_memory = 8 * 10**9
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (5 * 10**9, 8 * 10**9))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "Some GPU")
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: Properties)
+    found = examined(model=str(tiny_model), device="cuda")
+    facts = dict(found.facts)
+    assert facts["device"].startswith("Some GPU, 5.0 GB free of 8.0 GB, torch ")
+    assert " in bf16: " in facts["weights"]
+    assert facts["voices"].endswith("are kept in 1.0 GB (voice_cache_mb)")
+    fits = int(facts["sessions"].split()[0])
+    assert not found.problems
+    assert found.advice == [f"batch may be up to {fits}"]
+
+
 def test_a_model_that_is_not_here_yet_is_not_fetched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("COSYSTREAM_MODEL_DIR", str(tmp_path))
     monkeypatch.setattr(examining, "FETCHED_BYTES", {2: 10**18, 3: 10**18})

@@ -64,7 +64,7 @@ class HuggingFace:
             )
         if isinstance(error, RepositoryNotFoundError | RevisionNotFoundError):
             return no_such_model(self._name, self._revision, self.where)
-        return unreachable(self.where, one_line(error) or type(error).__name__)
+        return unreachable(self.where, _reason(error))
 
     def _refusal(self, status: int) -> HubError | None:
         if status in (401, 403):  # a list can be had of what is gated, its files cannot
@@ -77,3 +77,10 @@ class HuggingFace:
         return HubError(
             f"{self._name} on {self.where} is gated: accept its terms there, and set HF_TOKEN to a token of yours"
         )
+
+
+def _reason(error: BaseException) -> str:
+    """The innermost error: those around it say how it came there."""
+    while (inner := error.__cause__ or error.__context__) is not None:
+        error = inner
+    return one_line(error) or type(error).__name__
