@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from server.engines.cosyvoice.fitting import Needs
 
 FETCHED_BYTES: Final = {2: 3_300_000_000, 3: 4_300_000_000}  # about; the hub tells when it is asked
+MOST_BATCH: Final = 256  # see `parse_options`
 _MIB: Final = 1024 * 1024
 
 
@@ -131,4 +132,4 @@ def _weigh(
             f" are free: set {told}, or a smaller history_s"
         )
     elif fits > batch and on_gpu:
-        found.advice.append(f"batch may be up to {fits}")
+        found.advice.append(f"batch may be up to {min(fits, MOST_BATCH)}")

@@ -73,7 +73,7 @@ def test_a_gpu_s_own_memory_counts(monkeypatch: pytest.MonkeyPatch, tiny_model: 
     assert facts["voices"].endswith("are kept in 1.0 GB (voice_cache_mb)")
     fits = int(facts["sessions"].split()[0])
     assert not found.problems
-    assert found.advice == [f"batch may be up to {fits}"]
+    assert found.advice == [f"batch may be up to {min(fits, 256)}"]
 
 
 def test_a_model_that_is_not_here_yet_is_not_fetched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
