@@ -29,10 +29,10 @@ from server.engines.base import (
     StepEvent,
 )
 from server.engines.cosyvoice.flow.matching import step_passes
-from server.engines.cosyvoice.hops import LOOKAHEAD
 from server.engines.cosyvoice.jobs import NOTHING, CosyVoiceJob
 from server.engines.cosyvoice.loading import Loaded
 from server.engines.cosyvoice.preparing import Preparer
+from server.engines.cosyvoice.streams import MemoryUse, StreamStates
 from server.text.tokens import Boundary, Token
 
 STEP_S: Final = 0.02  # how long a step goes round; a round that has begun is ended
@@ -54,6 +54,7 @@ class CosyVoiceEngine:
         self._vocoder = loaded.model.vocoder
         self._shelf = loaded.shelf
         self._device = loaded.device
+        self._streams = StreamStates(loaded.model.flow, loaded.shelf, loaded.stream_bytes)
         self._preparer = Preparer(loaded)
         self._cache: ContextCache | None = None
         self._at_work = threading.Lock()
@@ -63,6 +64,11 @@ class CosyVoiceEngine:
     def capabilities(self) -> Capabilities:
         """What this model can do."""
         return self._loaded.capabilities
+
+    @property
+    def memory(self) -> MemoryUse:
+        """What it holds now for segments and voices. From any thread."""
+        return self._streams.memory_use(self._decoder, voices=self._shelf.bytes)
 
     def use_context_cache(self, cache: ContextCache) -> None:
         """See `UsesContextCache`: the codes of segments are kept there."""
@@ -85,6 +91,7 @@ class CosyVoiceEngine:
         """Say a word in each voice, both ways: the first call of a model is slow, and what is kept of a voice is made.
         Raises EngineError where that fails.
         """
+        self._decoder.warm_up()
         for voice in self.capabilities.voices:
             for mode in _MODES:
                 token = Token("hello", 0, 5, "en")
@@ -144,16 +151,19 @@ class CosyVoiceEngine:
         sounds: dict[CosyVoiceJob, list[Samples]] = {job: [] for job in batch}
         failures: dict[CosyVoiceJob, Exception] = {}
         until = time.perf_counter() + STEP_S
+        self._streams.begin_step(batch)
         with torch.inference_mode():
             while True:
                 live = [job for job in batch if job not in failures and not job.over]
+                for job in live:
+                    job.look()
                 self._decode(live, failures)
                 live = [job for job in live if job not in failures]
                 for job in live:
                     self._guarded(self._begin_piece, job, failures)
                 self._solve([job for job in live if job not in failures], failures)
                 self._speak([job for job in live if job not in failures], sounds, failures)
-                if time.perf_counter() >= until or any(map(len, sounds.values())) or all(job.idle for job in live):
+                if time.perf_counter() >= until or any(map(len, sounds.values())) or not any(map(_goes_on, live)):
                     break
         return [event for job in batch for event in self._events(job, sounds[job], failures.get(job))]
 
@@ -165,7 +175,8 @@ class CosyVoiceEngine:
         if (work := job.decoding) is not None:
             self._decoder.release(work)
         job.over = True
-        job.flow = job.vocoder = job.current = job.mel = None
+        self._streams.let_go(job)
+        job.vocoder = job.current = job.mel = None
 
     def _decode(self, jobs: list[CosyVoiceJob], failures: dict[CosyVoiceJob, Exception]) -> None:
         """A code for everybody who can use one, if anybody has to wait for one."""
@@ -206,25 +217,18 @@ class CosyVoiceEngine:
 
     def _begin_piece(self, job: CosyVoiceJob) -> None:
         """Begin to solve its next piece, if the codes are there."""
-        if job.current is not None or job.mel is not None or (piece := job.piece) is None:
+        if job.current is not None or job.mel is not None or job.piece is None:
             return
-        voice = job.voice
-        assert voice is not None
-        end, last = piece
-        codes = job.flow_codes(job.cut, end, self._device)
-        if not len(codes):  # nothing at all was said, or nothing more
+        assert job.voice is not None
+        end, last = job.piece
+        codes = job.flow_codes(job.cut, end)
+        if not len(codes):  # nothing at all was said
             job.mel, job.mel_is_last = torch.zeros(0, self._flow.config.mels, device=self._device), True
-            return
-        if job.whole:
-            job.current = self._flow.whole(codes, voice.prompt, streaming=False, final=True)
-        else:
-            if job.flow is None:
-                if (prefix := self._shelf.flow_prefix(voice)) is None:
-                    return  # a step further
-                job.flow = self._flow.start(prefix)
-            ahead = None if last else job.flow_codes(end, end + LOOKAHEAD, self._device)
-            job.current = job.flow.hop(codes, ahead)
-        job.current_is_last, job.cut, job.pieces = last, end, job.pieces + 1
+        elif job.whole:
+            job.begin(self._flow.whole(codes, job.voice.prompt, streaming=False, final=True))
+        elif self._streams.start(job) and not job.begin_again():
+            assert job.flow is not None
+            job.begin(job.flow.hop(codes, None if last else job.ahead_of(end)))
 
     def _solve(self, jobs: list[CosyVoiceJob], failures: dict[CosyVoiceJob, Exception]) -> None:
         """A step of the solver: on a GPU for all, which costs little more than for one; on a CPU for the first."""
@@ -238,9 +242,9 @@ class CosyVoiceEngine:
             step_passes(passes)
         for job in solving:
             if job not in failures and job.current is not None and job.current.done:
-                lead = 2 * len(job.lead_codes) if job.pieces == 1 else 0
-                mel, job.current, job.mel_is_last = job.current.mel[lead:], None, job.current_is_last
-                job.mel = mel if job.speed is None else job.speed.push(mel, job.mel_is_last)
+                job.solved()
+                if job.mel_is_last:
+                    self._streams.let_go(job)
 
     def _speak(
         self,
@@ -282,3 +286,8 @@ class CosyVoiceEngine:
             self._let_go(job)
             events.append(SegmentEnd(job))
         return events
+
+
+def _goes_on(job: CosyVoiceJob) -> bool:
+    """Whether another round of the same step may bring it on."""
+    return not job.idle and job.waits_since is None

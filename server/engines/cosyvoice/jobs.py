@@ -11,7 +11,7 @@ from torch import Tensor
 from server.cache.keys import BlockKey
 from server.engines.base import Job, Samples
 from server.engines.cosyvoice.flow.matching import FlowPass, FlowState
-from server.engines.cosyvoice.hops import next_piece
+from server.engines.cosyvoice.hops import LOOKAHEAD, next_piece
 from server.engines.cosyvoice.llm.jobs import CodeJob
 from server.engines.cosyvoice.llm.watching import SilentRuns
 from server.engines.cosyvoice.shelf import KeptVoice
@@ -50,11 +50,15 @@ class CosyVoiceJob(Job):
     speed: MelSpeed | None = None
     current: FlowPass | None = None  # the piece that is being solved
     current_is_last: bool = False
+    current_is_known: bool = False  # it was spoken before, and is solved once more for the flow's state alone
+    in_flow: int = 0  # pieces that the flow's state has taken in
+    stepped: int = 0  # the step in which it was last at work
+    waits_since: int | None = None  # the step from which on there was no room for its flow's state
     silence: SilentRuns = field(default_factory=lambda: SilentRuns(()))
     heard: list[int] = field(default_factory=list)  # of its codes, those that the flow model gets
     looked_at: int = 0  # of its codes
-    pieces: int = 0  # begun
-    cut: int = 0  # codes of `heard` that are in them
+    cuts: list[int] = field(default_factory=list)  # where pieces that were begun end, in `heard`
+    piece: tuple[int, bool] | None = None  # see `look`
     mel: Tensor | None = None  # made, and not yet turned into samples
     mel_is_last: bool = False
     late: list[Token] | None = None  # the text of a job that may still get more
@@ -75,16 +79,58 @@ class CosyVoiceJob(Job):
         return self.lead.work if self.lead is not None else self.work
 
     @property
-    def piece(self) -> tuple[int, bool] | None:
-        """Where the next piece ends, and whether it is the last; None while it takes more codes to tell."""
+    def cut(self) -> int:
+        """Codes of `heard` that are in the pieces that were begun."""
+        return self.cuts[-1] if self.cuts else 0
+
+    def look(self) -> None:
+        """Take notice of new codes, once a round. `piece` then says where the next piece ends, and whether it is the
+        last; None while it takes more codes to tell.
+        """
         work = self.work
         if work is None:
-            return None
+            return
         self.heard += self.silence.heard(work.codes[self.looked_at :])
         self.looked_at = len(work.codes)
         if self.whole:
-            return (len(self.heard), True) if work.done else None
-        return next_piece(self.pieces, self.cut, len(self.heard), complete=work.done, chunk_ms=self.plan.chunk_ms)
+            self.piece = (len(self.heard), True) if work.done else None
+        else:
+            known, done = len(self.heard), work.done
+            self.piece = next_piece(len(self.cuts), self.cut, known, complete=done, chunk_ms=self.plan.chunk_ms)
+
+    def begin(self, solving: FlowPass) -> None:
+        """The next piece is begun."""
+        assert self.piece is not None
+        self.current, self.current_is_known = solving, False
+        end, self.current_is_last = self.piece
+        self.cuts.append(end)
+        self.piece = None
+
+    def begin_again(self) -> bool:
+        """Begin the next of the pieces that a flow's state made anew must take in. False where there is none."""
+        if self.flow is None or self.in_flow >= len(self.cuts):
+            return False
+        begin, end = self.cuts[self.in_flow - 1] if self.in_flow else 0, self.cuts[self.in_flow]
+        self.current, self.current_is_known = self.flow.hop(self.flow_codes(begin, end), self.ahead_of(end)), True
+        return True
+
+    def solved(self) -> None:
+        """The current piece is done."""
+        assert self.current is not None
+        mel, self.current = self.current.mel, None
+        lead = 0 if self.in_flow else 2 * len(self.lead_codes)
+        self.in_flow += 1
+        if not self.current_is_known:
+            self.mel, self.mel_is_last = mel[lead:], self.current_is_last
+            if self.speed is not None:
+                self.mel = self.speed.push(self.mel, self.mel_is_last)
+
+    def drop_flow(self) -> None:
+        """Let go of the flow's state. When the segment goes on, it is made again of the same pieces."""
+        if self.current is not None and not self.current_is_known:
+            self.cuts.pop()
+        self.flow = self.current = None
+        self.in_flow = 0
 
     @property
     def hungry(self) -> bool:
@@ -112,10 +158,15 @@ class CosyVoiceJob(Job):
         self.told += len(codes)
         return codes
 
-    def flow_codes(self, begin: int, end: int, device: torch.device) -> Tensor:
+    def flow_codes(self, begin: int, end: int) -> Tensor:
         """Some of its codes as the flow model takes them, behind those of the lead where it begins."""
+        assert self.voice is not None
         lead = self.lead_codes if begin == 0 else ()
-        return torch.tensor([*lead, *self.heard[begin:end]], dtype=torch.int64, device=device)
+        return torch.tensor([*lead, *self.heard[begin:end]], dtype=torch.int64, device=self.voice.prompt.codes.device)
+
+    def ahead_of(self, end: int) -> Tensor:
+        """The codes behind a piece, at which the flow model looks; `end` is not the last code's."""
+        return self.flow_codes(end, end + LOOKAHEAD)
 
     def next_frames(self) -> tuple[Tensor, bool]:
         """The next frames for the vocoder, and whether they are the last."""

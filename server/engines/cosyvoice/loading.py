@@ -29,6 +29,8 @@ from server.engines.cosyvoice.voice.storing import from_bytes, to_bytes
 MAX_TOKENS: Final = 160  # text tokens of a segment: some 30 s of speech
 CONTEXT_TOKENS: Final = 16
 BATCH: Final = {"cpu": 4, "cuda": 16}
+SLOTS_PER_SEGMENT: Final = {"cpu": 2, "cuda": 4}
+"""Slots of the language model for each segment of a batch: those that take turns need not be copied to and fro."""
 _TAIL_BYTES: Final = 1024 * 1024
 _MIB: Final = 1024 * 1024
 _PRECISIONS: Final = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -45,6 +47,7 @@ class Loaded:
     voice_models: VoiceModels
     device: torch.device
     capabilities: Capabilities
+    stream_bytes: int = 4 << 30  # that the flow's states of streamed segments may take
 
     def learn(self, recording: bytes, text: str) -> bytes:
         """A voice learnt of a sound file. Raises ValueError, one line for whoever sent it."""
@@ -71,9 +74,8 @@ def load(options: Options, folder: Path) -> Loaded:
             f" {model.config.llm.vocab}: are files of two models mixed?"
         )
     batch = options.batch or BATCH[device.type]
-    decoder = Decoder(
-        model.lm, SlotCache(model.config.llm, batch, options.length, device, dtype), model.config.sampling
-    )
+    slots = SlotCache(model.config.llm, slots_of(batch, device), options.length, device, dtype)
+    decoder = Decoder(model.lm, slots, model.config.sampling)
     models = VoiceModels(folder, place.version, model.config.llm.codes)
     built_in = read_speakers(place.speakers, tokenizer, model.config.llm.codes) if place.speakers is not None else {}
     if not built_in:
@@ -104,7 +106,8 @@ def load(options: Options, folder: Path) -> Loaded:
         markup=tokenizer.markup,
         voice_kind=f"cosyvoice{place.version}-{models.fingerprint[:12]}",
     )
-    return Loaded(model, decoder, tokenizer, shelf, models, device, capabilities)
+    stream_bytes = stream_memory_bytes(options, device)
+    return Loaded(model, decoder, tokenizer, shelf, models, device, capabilities, stream_bytes)
 
 
 def device_of(options: Options) -> torch.device:
@@ -121,12 +124,41 @@ def precision_of(device: torch.device) -> str:
 
 
 def voice_cache_bytes(options: Options, device: torch.device) -> int:
-    """How much may be kept for voices: 1 GiB on a CPU, an eighth of a GPU."""
+    """How much may be kept for voices: an eighth of the device's memory, at least 1 GiB on a CPU."""
     if options.voice_cache_mb:
         return options.voice_cache_mb * _MIB
     if device.type == "cuda":
         return int(torch.cuda.get_device_properties(device).total_memory) // 8
-    return 1024 * _MIB
+    return max(_main_memory() // 8, 1024 * _MIB)
+
+
+def stream_memory_bytes(options: Options, device: torch.device) -> int:
+    """How much the states of streamed segments may take. By default three quarters of what a GPU has left when the
+    model is loaded and the cache of voices is full, or a quarter of main memory; at least 1 GiB.
+    """
+    if options.stream_memory_mb:
+        return options.stream_memory_mb * _MIB
+    if device.type == "cuda":
+        left = int(torch.cuda.mem_get_info(device)[0]) - voice_cache_bytes(options, device)
+        return max(3 * left // 4, 1024 * _MIB)
+    return max(_main_memory() // 4, 1024 * _MIB)
+
+
+def slots_of(batch: int, device: torch.device) -> int:
+    """How many segments keep their place in the language model."""
+    return batch * SLOTS_PER_SEGMENT[device.type]
+
+
+def _main_memory() -> int:
+    """Bytes, also by the limit of a container; 0 where nothing tells."""
+    try:
+        there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError):
+        return 0
+    try:
+        return min(there, int(Path("/sys/fs/cgroup/memory.max").read_text("ascii")))
+    except (OSError, ValueError):  # no container, or no limit
+        return there
 
 
 def _voice(name: str, data: VoiceData, version: int) -> Voice:

@@ -37,6 +37,7 @@ class Options:
     length: int = 2048  # positions of one segment in the language model: prompt, text and codes
     history_s: float = 6.0  # of its own sound that a segment's flow looks back at, besides the prompt; 0: all
     voice_cache_mb: int = 0  # of what is kept computed for voices; 0: by device
+    stream_memory_mb: int = 0  # of what the flow holds for segments that are streamed; 0: by device
 
 
 def parse_options(options: Mapping[str, Any]) -> Options:
@@ -61,6 +62,7 @@ def parse_options(options: Mapping[str, Any]) -> Options:
         length=int(_number(options, "length", default.length, 512, 16_384, whole=True)),
         history_s=_number(options, "history_s", default.history_s, 0.0, 300.0),
         voice_cache_mb=int(_number(options, "voice_cache_mb", default.voice_cache_mb, 0, 1_000_000, whole=True)),
+        stream_memory_mb=int(_number(options, "stream_memory_mb", default.stream_memory_mb, 0, 1_000_000, whole=True)),
     )
 
 

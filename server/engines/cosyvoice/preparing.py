@@ -21,6 +21,7 @@ from server.text.tokens import Boundary, Token
 
 _CODES_IN_ALL: Final = CODES_PER_SECOND * LIMIT_S  # of a segment and what is before it
 _HELD_BACK: Final = 2  # tokens of a text that may grow
+_MARKS: Final = 2  # ids that are neither voice nor text: of the start, and where the codes begin
 
 
 class Preparer:
@@ -64,6 +65,7 @@ class Preparer:
         loaded = self._loaded
         voice = loaded.shelf.take(segment.voice)
         prompt = prompt_of(voice.data, segment.instruct, loaded.tokenizer)
+        self._check_length(len(prompt.text) + len(prompt.codes), 0)
         own = _seed(seed, "", "")  # the text is not known yet
         work = CodeJob(
             self._config.llm,
@@ -127,10 +129,11 @@ class Preparer:
         known: tuple[int, ...],
         lead_codes: tuple[int, ...],
     ) -> CodeJob:
-        """The language model's part of it; `lead_codes` is what `before` sounds like. Raises EngineError where the
-        known codes went astray.
+        """The language model's part of it; `lead_codes` is what `before` sounds like. Raises ValueError where it does
+        not fit, EngineError where the known codes went astray.
         """
         text = (*prompt.text, *self._loaded.tokenizer.encode(before)) if before else prompt.text
+        self._check_length(len(text) + len(prompt.codes) + len(lead_codes), len(ids))
         room = _CODES_IN_ALL - len(voice.data.codes) - len(lead_codes)
         made = CodeJob(
             self._config.llm,
@@ -144,6 +147,18 @@ class Preparer:
         if made.error is not None:
             raise made.error
         return made
+
+    def _check_length(self, voice: int, text: int) -> None:
+        """Whether a text of so many tokens has room behind what belongs to the voice, and the fewest codes that it may
+        become behind it. Raises ValueError.
+        """
+        room = self._loaded.decoder.slots.length
+        need = voice + text + _MARKS + int(text * CodeLimits().least_per_token)
+        if need > room:
+            raise ValueError(
+                f"engine option length: voice and text take {need} positions of the language model or more, and length"
+                f" is {room}: allowed is a shorter recording or text, or a greater length"
+            )
 
     def _key(self, segment: Segment, seed: int, text: str, before: str) -> BlockKey:
         """What the codes of a text depend on."""

@@ -7,6 +7,7 @@ starting some hundred small kernels one by one would cost.
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Final
 
 import torch
@@ -17,6 +18,7 @@ from server.engines.cosyvoice.llm.slots import SlotCache
 from server.engines.cosyvoice.llm.speech_lm import SpeechLm
 
 STEP: Final = 256  # positions
+_COMMON_STEPS: Final = 2  # lengths that are captured before anybody speaks: voice, text and ten seconds
 _WARM_UPS: Final = 2  # runs before a capture, in which libraries allocate what they keep
 
 _log = logging.getLogger(__name__)
@@ -41,6 +43,19 @@ class SlotDecoder:
         self._lm, self._cache = lm, cache
         self._graphs = graphs and lm.device.type == "cuda"
         self._shapes: dict[tuple[int, int], _Shape] = {}
+        self._pool = torch.cuda.graph_pool_handle() if self._graphs else None  # shared: graphs never run at once
+
+    def warm_up(self) -> None:
+        """Capture the common shapes, while nobody waits: the largest first, whose memory does for the others. Does
+        nothing where nothing is captured.
+        """
+        with torch.inference_mode():
+            slots, length = self._cache.slots, self._cache.length
+            rows = {min(1 << power, slots) for power in range(slots.bit_length() + 1)}
+            lengths = {min(STEP * steps, length) for steps in range(1, _COMMON_STEPS + 1)}
+            for key in sorted(product(rows, lengths), reverse=True):
+                if self._graphs and key not in self._shapes:
+                    self._shape(*key)
 
     def run(self, x: Tensor, parts: Sequence[Part]) -> Tensor:
         """`x` `[n, hidden]`, one row for each of `parts`; returns `[n, hidden]`. The cache's lengths grow."""
@@ -68,28 +83,29 @@ class SlotDecoder:
 
         if self._graphs:
             try:
-                compute = _captured(compute)
+                compute = self._captured(compute)
             except RuntimeError as problem:
                 self._graphs = False
                 _log.warning("CUDA graphs cannot be used, decoding is slower: %s", str(problem).partition("\n")[0])
         self._shapes[rows, length] = shape = _Shape(x, positions, compute)
         return shape
 
+    def _captured(self, compute: Callable[[], Tensor]) -> Callable[[], Tensor]:
+        """The same as a graph, which gives its result in the same tensor every time, valid until any other graph of the
+        pool runs.
+        """
+        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(_WARM_UPS):
+                compute()
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool):
+            made = compute()
 
-def _captured(compute: Callable[[], Tensor]) -> Callable[[], Tensor]:
-    """The same as a graph, which gives its result in the same tensor every time."""
-    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(_WARM_UPS):
-            compute()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        made = compute()
+        def replay() -> Tensor:
+            graph.replay()
+            return made
 
-    def replay() -> Tensor:
-        graph.replay()
-        return made
-
-    return replay
+        return replay

@@ -30,17 +30,31 @@ class Decoder:
         piece: int = PIECE,
         *,
         fixed_shapes: bool | None = None,
+        aside_bytes: int | None = None,
     ) -> None:
         """`piece`: positions of waiting input that one tick reads at most. `fixed_shapes`: decode as `accelerated.py`
-        does (None: not on a CPU).
+        does (None: not on a CPU). `aside_bytes`: of main memory, for keys and values of jobs that have no slot now
+        (None: as much as all slots take).
         """
         lm.prepare()
         self.lm, self.slots, self.sampling, self.piece = lm, slots, sampling, piece
         self._allowed = allowed_table(lm.config, lm.device)
         self._holders: dict[int, CodeJob] = {}
+        self._aside: dict[CodeJob, int] = {}  # bytes that are saved for a job, the first to be saved first
+        self._most_aside = slots.bytes if aside_bytes is None else aside_bytes
         self._tick = 0
         fixed = lm.device.type != "cpu" if fixed_shapes is None else fixed_shapes
         self._by_slot = SlotDecoder(lm, slots) if fixed else None
+
+    @property
+    def aside_bytes(self) -> int:
+        """What is kept of jobs that have no slot now."""
+        return sum(list(self._aside.values()))
+
+    def warm_up(self) -> None:
+        """Do what is slow the first time. Before any job."""
+        if self._by_slot is not None:
+            self._by_slot.warm_up()
 
     def prefix(self, ids: Sequence[int]) -> VoicePrefix:
         """Keys and values of `turns.voice_ids(...)`, for `CodeJob(prefix=...)`: a job whose input begins so takes them
@@ -59,6 +73,8 @@ class Decoder:
         have none left but their last code are moved on by one code, in one call. Jobs that are done or wait for text
         are passed over. A job that needs a slot takes a free one, or that of the job that was served longest ago and is
         not served now (it is kept aside and gets one again later); where all are taken by jobs of this call, it waits.
+        Where too much is kept aside, what was put there first is dropped, and computed again when its job goes on (the
+        result may differ by rounding, as behind a prefix).
         Whatever is raised, the jobs can go on with another call.
         """
         self._tick += 1
@@ -82,9 +98,9 @@ class Decoder:
     def release(self, job: CodeJob) -> None:
         """Free what the job holds. Harmless when it holds nothing; a job that is not done cannot go on after it."""
         seat, job.seat = job.seat, Seat()
+        self._aside.pop(job, None)
         if seat.slot is not None:
-            del self._holders[seat.slot]
-            self.slots.free(seat.slot)
+            self._vacate(seat.slot, clean=job.done and job.error is None)
         if not job.done:
             job.fail(EngineError("the job was released"))
 
@@ -129,7 +145,6 @@ class Decoder:
         for number, (job, code) in enumerate(zip(jobs, torch.where(finite, drawn, -1).tolist(), strict=True)):
             job.feed(job.pending)  # only now: if anything was raised before, it is read again
             if code < 0:
-                self.slots.wipe(_slot(job.seat))
                 message = "the language model made numbers that are none"
                 job.fail(EngineError(message, transient=True, kind="not_finite"))
                 continue
@@ -155,6 +170,7 @@ class Decoder:
         if seat.saved is not None:
             self.slots.load(slot, seat.saved)
             seat.saved = None
+            del self._aside[job]
         elif prefix is not None and len(prefix.ids) < job.pending and job.ahead(len(prefix.ids)) == list(prefix.ids):
             self.slots.load(slot, prefix.saved)
             job.feed(len(prefix.ids))
@@ -165,14 +181,25 @@ class Decoder:
         others = [job for job in self._holders.values() if job.seat.served < self._tick]
         if not others:
             return None
-        seat = min(others, key=lambda job: job.seat.served).seat
-        slot, seat.slot = _slot(seat), None
-        seat.saved = self.slots.save(slot)
-        self.slots.free(slot)
+        job = min(others, key=lambda job: job.seat.served)
+        slot = _slot(job.seat)
+        saved = self.slots.save(slot, "cpu")
+        job.seat.slot, job.seat.saved, self._aside[job] = None, saved, saved.bytes
+        self._vacate(slot, clean=False)
+        while self._aside and self.aside_bytes > self._most_aside:
+            dropped = next(iter(self._aside))
+            del self._aside[dropped]
+            dropped.rewind()
+        return self.slots.alloc()
+
+    def _vacate(self, slot: int, *, clean: bool) -> None:
+        """Give a slot back. Fixed shapes compute with what the next owner does not use, so nothing may be left there
+        that is no number; only what was drawn from is known to be all numbers (`clean`).
+        """
+        if self._by_slot is not None and not clean:
+            self.slots.wipe(slot)
         del self._holders[slot]
-        taken = self.slots.alloc()
-        assert taken is not None
-        return taken
+        self.slots.free(slot)
 
     def _overflow(self, job: CodeJob) -> None:
         """A slot is full: plain speech ends there, also where all of it was known; a text that does not even fit is an
@@ -183,7 +210,10 @@ class Decoder:
         else:
             need = job.seat.fed + job.pending
             job.fail(
-                EngineError(f"text and voice take {need} positions of the language model, at most {self.slots.length}")
+                EngineError(
+                    f"text and voice take {need} positions of the language model, at most {self.slots.length} (engine"
+                    " option length)"
+                )
             )
 
 

@@ -115,6 +115,7 @@ class CodeJob:
         self.error: EngineError | None = None
         self.draws = Draws(seed)
         self._known = deque(known)
+        self._read: list[int] = []  # input ids, so that it can be read again
         self._watch = Watch(silent_codes(config.version)) if self.manner.watch else None
         self._tokens = 0
         self._turns: Turns | None = None
@@ -168,9 +169,14 @@ class CodeJob:
 
     def feed(self, count: int) -> None:
         """That many were read."""
-        for _ in range(count):
-            self._pending.popleft()
+        self._read += [self._pending.popleft() for _ in range(count)]
         self.seat.fed += count
+
+    def rewind(self) -> None:
+        """What was kept of its input is lost: all of it is read again, before the next draw. Call it without a slot."""
+        self._pending.extendleft(reversed(self._read))
+        self._read.clear()
+        self.seat.saved, self.seat.fed = None, 0
 
     @property
     def allowed(self) -> Allowed:

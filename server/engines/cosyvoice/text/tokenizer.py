@@ -8,7 +8,6 @@ import itertools
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,14 +24,6 @@ _SPLIT: Final = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 """Where Qwen parts text before it merges bytes."""
-
-
-@dataclass(frozen=True, slots=True)
-class Encoded:
-    """Text tokens, and of each the part `[start, end)` of the text that it came from."""
-
-    ids: tuple[int, ...]
-    spans: tuple[tuple[int, int], ...]
 
 
 class TextTokenizer:
@@ -60,25 +51,13 @@ class TextTokenizer:
 
     def encode(self, text: str) -> tuple[int, ...]:
         """The ids of `text`, in which `markup` is read as such."""
-        return self.encode_with_spans(text).ids
-
-    def encode_with_spans(self, text: str) -> Encoded:
-        """The same, with the characters of `text` that each id came from. A character that takes several ids belongs to
-        each of them.
-        """
         ids: list[int] = []
-        spans: list[tuple[int, int]] = []
-        at = 0
         for part in self._found.split(text):
             if part in self.markup:
                 ids.append(self._ids[part])
-                spans.append((at, at + len(part)))
             elif part:
-                encoding = self._tokenizer.encode(part, add_special_tokens=False)
-                ids += encoding.ids
-                spans += [(at + start, at + end) for start, end in encoding.offsets]
-            at += len(part)
-        return Encoded(tuple(ids), tuple(spans))
+                ids += self._tokenizer.encode(part, add_special_tokens=False).ids
+        return tuple(ids)
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids, marks included."""
