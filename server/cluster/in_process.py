@@ -31,7 +31,19 @@ CALIBRATION_TEXT: Final = {
 class _Stream(StreamTicket):
     """One segment: what the session awaits and what an engine thread works on."""
 
-    __slots__ = ("_again", "_ended", "_given", "_hangs", "_pool", "_request", "_results", "_told", "_waiter", "_words")
+    __slots__ = (
+        "_again",
+        "_crashes",
+        "_ended",
+        "_given",
+        "_hangs",
+        "_pool",
+        "_request",
+        "_results",
+        "_told",
+        "_waiter",
+        "_words",
+    )
 
     def __init__(self, pool: "InProcessPool", request: SegmentRequest, start_sample: int, principal: str) -> None:
         rate = pool.capabilities.sample_rate
@@ -45,6 +57,7 @@ class _Stream(StreamTicket):
         self._results: deque[Result] = deque()  # at most what one step yields: a chunk and an end
         self._ended = False
         self._again = False
+        self._crashes = 0  # of steps with it and others
         self._hangs = 0
         self._waiter: asyncio.Future[None] | None = None
 
@@ -104,8 +117,12 @@ class _Stream(StreamTicket):
             self._waiter.set_result(None)
 
     def deliver(self, results: list[Result]) -> None:
-        """See StreamTicket."""
+        """See StreamTicket. What sounds is behind the place where a step with it crashed, so it may be with others once
+        more; where that crashes again, it is left alone to its end.
+        """
         if not self._ended:
+            if self.alone and self._crashes == 1:
+                self.alone = not any(isinstance(result, RenderedChunk) and result.pcm for result in results)
             self._results.extend(results)
             self._wake()
 
@@ -113,6 +130,7 @@ class _Stream(StreamTicket):
         """See StreamTicket. The segment is rendered again, alone: then it is known whether it is at fault."""
         if not self._ended:
             self.alone = True
+            self._crashes += 1
             self._render_again()
             self._wake()
 

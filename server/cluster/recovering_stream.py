@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from server.cluster.recovering import RecoveringPool
 
 MAX_PAUSE_S: Final = 10.0  # before a pool without any engine at work is asked again
+OF_CODES: Final[frozenset[FailureKind]] = frozenset({"not_finite", "repeated"})
+"""What the speech codes may be to blame for. With them a second try would fail in the same way, and without them it
+could not go on with what was heard of them: so what is left is said anew, as a part of its own.
+"""
 
 
 class RecoveringStream:
@@ -159,6 +163,8 @@ class RecoveringStream:
             raise error
         alone = pool.fallback is None and not pool.draining
         failure = failure_of(error, last_s, alone=alone)
+        if failure.kind in OF_CODES and (doing.codes or (doing.task.whole and self._request.codes)):
+            failure = replace(failure, transient=False)
         if self._new_reason:
             self._reason, self._new_reason = failure.kind, False
         pool.recovering(self)

@@ -29,6 +29,10 @@ from server.text.tokens import Boundary, Cut, CutCause, Token
 NOTHING: Final[Samples] = np.zeros(0, np.float32)
 SILENT: Final = 0.001
 """-60 dBFS. What never gets louder says no word: the quietest speech that engines were seen to make is 40 dB above."""
+MOST_CODES: Final = 65_536
+"""Speech codes of a segment that count as progress: three quarters of an hour at 25 a second. It has an end, or an
+engine that only draws would be asked for ever.
+"""
 _NO_MEMORY: Final = ("out of memory", "failed to allocate memory")  # of a device, as CUDA, torch and onnxruntime say it
 
 
@@ -75,7 +79,7 @@ class SegmentWork:
         return (*self._request.codes, *self._sampled)
 
     def fruitless_s(self, seconds: float) -> float:
-        """A step of it took so long. For how long steps have made no audio of it, one after the other."""
+        """A step of it took so long. For how long steps have made no audio and no codes of it, one after the other."""
         self._fruitless_s += seconds
         return self._fruitless_s
 
@@ -131,6 +135,8 @@ class SegmentWork:
                 sampled = coded.from_bytes(coded.to_bytes(event.codes))
                 self._sampled += sampled
                 self._untold += sampled
+                if len(self._sampled) <= MOST_CODES:  # its audio takes a while on a slow machine
+                    self._fruitless_s = 0.0
             pcm = self._chain.process(event.samples, last=False)
             if self._note(event) > self._most:
                 return [self.fail(EngineError("far more audio than the text can take", kind="repeated"))]

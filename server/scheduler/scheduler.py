@@ -151,7 +151,10 @@ class Scheduler:
         head = self._most_urgent(now)
         if head is None:
             return Plan()
-        if self._batch_max == 1 or head.alone:
+        if self._batch_max == 1:
+            return self._run([head])
+        if head.alone:
+            self._gather_until = 0.0  # a wait that it ends tells nothing about waiting
             return self._run([head])
         batch = self._companions(head, now)
         if self._should_gather(batch, now):

@@ -64,11 +64,11 @@ class SessionConfig:
         _check_parameter("start.pitch", start.pitch, "pitch", capabilities)
         if start.instruct and "instruct" not in capabilities.parameters:
             raise _unsupported("start.instruct", capabilities)
-        built_in = capabilities.voice(voice)
-        for name in built_in.lacks if built_in is not None else ():
-            if name != "seed" and getattr(start, name, None) not in (None, "", 1.0):  # without chance, any seed fits
-                field = f"start.{name}"
-                raise ProtocolError(ErrorCode.UNSUPPORTED, f"the voice {voice} follows no {name}: leave it out", field)
+        _check_followed("start", start, voice, capabilities)
+        for name in _lacks(voice, capabilities):  # what `open` asks for holds with another voice, too
+            if getattr(start, name, "") is None and getattr(self.open, name) != 1.0:
+                text = f"the voice {voice} follows no {name}, and open.{name} is set: give 1 as start.{name}"
+                raise ProtocolError(ErrorCode.UNSUPPORTED, text, "start.voice")
 
 
 def configure(open_: c.Open, capabilities: Capabilities, default_voice: str, owns: OwnsVoice) -> SessionConfig:
@@ -77,6 +77,7 @@ def configure(open_: c.Open, capabilities: Capabilities, default_voice: str, own
     check_voice(voice, capabilities, "open.voice", owns)
     _check_parameter("open.speed", open_.speed, "speed", capabilities)
     _check_parameter("open.pitch", open_.pitch, "pitch", capabilities)
+    _check_followed("open", open_, voice, capabilities)
     opus = open_.format == "opus"
     rates = limits.SAMPLE_RATES_OPUS if opus else limits.SAMPLE_RATES_PCM
     if open_.sample_rate not in rates:
@@ -116,6 +117,19 @@ def check_voice(voice: str, capabilities: Capabilities, field: str, owns: OwnsVo
 def _check_parameter(field: str, value: float | None, name: str, capabilities: Capabilities) -> None:
     if value not in (None, 1.0) and name not in capabilities.parameters:
         raise _unsupported(field, capabilities)
+
+
+def _lacks(voice: str, capabilities: Capabilities) -> tuple[str, ...]:
+    """What one of the engine's own voices does not follow, but for a seed: without chance, any one fits."""
+    built_in = capabilities.voice(voice)
+    return () if built_in is None else tuple([name for name in built_in.lacks if name != "seed"])
+
+
+def _check_followed(message: str, asked: c.Open | c.Start, voice: str, capabilities: Capabilities) -> None:
+    for name in _lacks(voice, capabilities):
+        if getattr(asked, name, None) not in (None, "", 1.0):
+            text = f"the voice {voice} follows no {name}: leave it out"
+            raise ProtocolError(ErrorCode.UNSUPPORTED, text, f"{message}.{name}")
 
 
 def _unsupported(field: str, capabilities: Capabilities) -> ProtocolError:

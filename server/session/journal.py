@@ -4,12 +4,15 @@ What a client was told must be on disk before it is told: `made` counts the reco
 confirmed; `seq_ack`, events and audio wait for theirs. Without a store nothing is recorded and nothing waits.
 """
 
+from collections.abc import Sequence
+from hashlib import sha256
 from typing import Any, Final
 
 import orjson
 
 from protocol import client_messages as c
 from protocol.codec import encode
+from server.engines import codes as speech_codes
 
 ACK_EVERY_S: Final = 1.0  # what was played is recorded at most this often
 
@@ -19,6 +22,7 @@ MESSAGE: Final = "message"  # a numbered message that was taken
 FLUSH: Final = "flush"  # utterance: the clock flushed it
 SEGMENT: Final = "segment"  # utterance, segment, text start and end, first sample, mode and chunks of the plan
 PART: Final = "part"  # utterance, segment, source, text start and end, first sample and reason of a `Part`
+DRAWN: Final = "drawn"  # who draws the codes that follow: see `drawer`
 CODES: Final = "codes"  # utterance, segment, speech codes that were told now (`server/engines/codes.py`)
 CRC: Final = "crc"  # utterance, end sample of a rendered chunk, its CRC-32
 END: Final = "end"  # utterance, segment, samples, digest
@@ -28,11 +32,17 @@ ACK: Final = "ack"  # utterance, next sample, played sample, whether nothing was
 CODEC: Final = "codec"  # utterance, timeline sample where PCM ended and Opus began; null: it did not
 
 
+def drawer(fingerprint: str) -> str:
+    """An engine's fingerprint, in short: codes mean something to the engine alone that drew them."""
+    return sha256(fingerprint.encode()).hexdigest()[:16]
+
+
 class SessionJournal:
     """Lines that wait for the store."""
 
     def __init__(self, enabled: bool) -> None:
         self.enabled = enabled
+        self.drawn_by = ""  # the latest `DRAWN`
         self.made = 0
         self.written = 0
         self._lines: list[bytes] = []
@@ -47,6 +57,15 @@ class SessionJournal:
     def message(self, message: c.ClientMessage) -> int:
         """A message of the client that was taken."""
         return self.add(MESSAGE, encode(message)) if self.enabled else self.made
+
+    def codes(self, utterance: int, segment: int, codes: Sequence[int], fingerprint: str) -> int:
+        """Speech codes that an engine with this fingerprint told of. Returns as `add`."""
+        if not self.enabled:
+            return self.made
+        if self.drawn_by != (by := drawer(fingerprint)):
+            self.drawn_by = by
+            self.add(DRAWN, by)
+        return self.add(CODES, utterance, segment, speech_codes.to_text(codes))
 
     def take(self) -> tuple[list[bytes], int]:
         """Lines to write now, and what `written` becomes once they are."""

@@ -10,8 +10,7 @@ from protocol import server_messages as s
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.frames import AudioFrame, Codec
 from server.audio.wire import CodedAudio, WireCoder
-from server.engines import codes as speech_codes
-from server.engines.base import EngineError, RenderPlan
+from server.engines.base import Capabilities, EngineError, RenderPlan
 from server.engines.rendering import RenderedChunk
 from server.link import Mode
 from server.session import journal
@@ -36,7 +35,7 @@ PCM_HEADROOM: Final = 1.3  # format auto falls to Opus where the link carries le
 class RenderingSide:
     """What `Session` knows about its utterances' audio. Samples are those of the timeline unless said otherwise."""
 
-    def __init__(self, policy: Policy, now: float, *, recorded: bool) -> None:
+    def __init__(self, policy: Policy, capabilities: Capabilities, now: float, *, recorded: bool) -> None:
         self.id = ""
         self.principal = ""  # whose it is, once that is known
         self.observer = SessionObserver()
@@ -45,6 +44,7 @@ class RenderingSide:
         self._paused = False
         self.journal = SessionJournal(recorded)
         self._policy = policy
+        self._capabilities = capabilities
         self._now = now
         self._speaking: deque[Utterance] = deque()  # not fully rendered; the first is in hand
         self._sending: dict[int, Utterance] = {}  # not fully sent or not fully heard
@@ -241,9 +241,8 @@ class RenderingSide:
                 part.first_sample,
                 part.reason,
             )
-        if self.journal.enabled and chunk.codes:
-            told = speech_codes.to_text(chunk.codes)
-            after = self.journal.add(journal.CODES, utterance.id, segment.id, told)
+        if chunk.codes:
+            after = self.journal.codes(utterance.id, segment.id, chunk.codes, self._capabilities.fingerprint)
         if self.journal.enabled and not self._recorded_before(utterance, first, chunk.pcm):
             after = self.journal.add(journal.CRC, utterance.id, utterance.samples, crc32(chunk.pcm))
         if words and self.config is not None and self.config.open.timings:

@@ -45,7 +45,7 @@ def restore(
         if not records or records[0][0] != journal.OPEN:
             raise ValueError("it does not begin with `open`")
         session = RestoredSession(records[0][1], policy, capabilities, epoch, now)
-        _Replay(session).run(records[1:])
+        _Replay(session, journal.drawer(capabilities.fingerprint)).run(records[1:])
         return session
     except Exception as error:  # whatever a journal that somebody else wrote makes of the code
         raise CannotRestore(f"the journal cannot be used: {error}") from error
@@ -214,10 +214,11 @@ def _are_hashes(values: Sequence[Any]) -> bool:
 
 
 class _Replay:
-    """Reads a journal's records, in order."""
+    """Reads a journal's records, in order. `drawer`: whose codes still mean the same."""
 
-    def __init__(self, session: RestoredSession) -> None:
+    def __init__(self, session: RestoredSession, drawer: str) -> None:
         self.session = session
+        self.drawer = drawer
         self.restored = session.restored
 
     def run(self, records: list[tuple[str, list[Any]]]) -> None:
@@ -258,9 +259,13 @@ class _Replay:
                     part = Part(source, start, end, first_sample, why)
                     known_segment = self._known(number).segments[segment].segment
                     known_segment.parts = joined(known_segment.parts, part)
+            case journal.DRAWN, [str(by)]:
+                session.journal.drawn_by = by
             case journal.CODES, [int(number), int(segment), str(told)]:
                 if session.unfinished_utterance(number) is not None:
-                    self._known(number).segments[segment].codes += speech_codes.from_text(told)
+                    known, codes = self._known(number).segments[segment], speech_codes.from_text(told)
+                    if session.journal.drawn_by == self.drawer:  # to another model they are other sounds
+                        known.codes += codes
             case journal.CRC, [int(number), int(end_sample), int(crc)]:
                 self._known(number).chunks.append((end_sample, crc))
             case journal.END, [int(number), int(segment), int(samples), str(digest)]:

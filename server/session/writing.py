@@ -19,11 +19,10 @@ class WritingSide(RenderingSide):
     """Takes the numbered messages that the state allows."""
 
     def __init__(self, policy: Policy, capabilities: Capabilities, now: float, *, recorded: bool) -> None:
-        super().__init__(policy, now, recorded=recorded)
+        super().__init__(policy, capabilities, now, recorded=recorded)
         self.state = State.AWAITING_OPEN
         self.chars = 0  # of all texts
         self.utterances = 0  # finished or cancelled
-        self._capabilities = capabilities
         self._utterance_seen = 0
         self._writing: Utterance | None = None
         self._acked_at = now  # or began to wait for an ack: the stall timeout counts from here

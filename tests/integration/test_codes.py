@@ -15,8 +15,8 @@ import pytest
 
 from protocol import server_messages as s
 from server.cluster.segment import NOTHING
-from server.engines import Job, registry, tone
-from server.engines.base import Chunk, SegmentEnd, StepEvent
+from server.engines import EngineError, Job, RenderPlan, Segment, registry, tone
+from server.engines.base import Chunk, SegmentEnd, SegmentFailed, StepEvent
 from server.engines.rendering import RenderedChunk, SegmentRequest
 from server.engines.tone_script import Rule
 from tests.support.pools import Noted, cached, collect, connected, in_process, pcm, processes, recovering, request
@@ -166,6 +166,44 @@ async def test_a_second_try_takes_the_codes_of_the_first(at: int) -> None:
     async with in_process(engine) as pool, recovering(pool) as made:
         chunks = await collect(made.synthesize(request(TEXT)))
     await check(request(TEXT), chunks)
+
+
+@pytest.mark.parametrize(("sounding", "known"), [(True, ()), (False, ()), (False, (1,))])
+async def test_codes_that_led_to_a_failure_are_not_given_again(sounding: bool, known: tuple[int, ...]) -> None:
+    """With them it would end in the same way; where none was told, a second try goes its own way."""
+    given: list[tuple[int, ...]] = []
+
+    class Failing(tone.ToneEngine):
+        failed = False
+
+        def prepare(self, segment: Segment, plan: RenderPlan, seed: int = 0, start_sample: int = 0) -> tone.ToneJob:
+            given.append(segment.codes)
+            return super().prepare(segment, plan, seed, start_sample)
+
+        def step(self, jobs: Sequence[Job]) -> Sequence[StepEvent]:
+            (job,) = jobs
+            assert isinstance(job, tone.ToneJob)
+            if not self.failed and (job.codes or not sounding):
+                self.failed = True
+                return [SegmentFailed(job, EngineError("no number", kind="not_finite", transient=True), transient=True)]
+            return super().step(jobs)
+
+    engine = Failing(codes=True, batch_max=1)
+    asked = request(TEXT, codes=known)
+    async with in_process(engine) as pool, recovering(pool) as made:
+        chunks = await collect(made.synthesize(asked))
+    assert engine.failed
+    parts = [chunk.part for chunk in chunks if chunk.part is not None]
+    assert given[0] == known
+    assert set(given[1:]) == {()}
+    if not sounding and not known:
+        assert not parts
+        assert len(given) == 2
+        await check(asked, chunks)
+    else:
+        assert parts
+        assert {part.reason for part in parts} == {"not_finite"}
+        assert parts[0].first_sample == sum(chunk.samples for chunk in chunks if chunk.codes)
 
 
 async def test_whoever_takes_over_gets_no_codes_and_tells_none() -> None:

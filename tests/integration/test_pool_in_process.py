@@ -4,11 +4,13 @@ import asyncio
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from server.cluster import InProcessPool, PoolUnavailable, Urgency, WorkerLost
+from server.cluster.engine_threads import FRUITLESS
 from server.cluster.segment import NOTHING
 from server.engines import EngineError, Job, RenderPlan, Segment, tone
 from server.engines.base import Chunk, SegmentFailed, StepEvent
@@ -201,6 +203,68 @@ async def test_an_engine_that_makes_nothing_of_a_segment_is_not_asked_for_ever(s
         await collect(pool.synthesize(request(id=1)))
         await engine.cancelling(1)
     assert engine.cancelled == [0]
+
+
+async def test_an_engine_that_draws_codes_makes_something_of_a_segment() -> None:
+    """On a slow machine its first audio is a long time off."""
+
+    class Drawing(tone.ToneEngine):
+        drawn = 0
+
+        def step(self, jobs: Sequence[Job]) -> Sequence[StepEvent]:
+            if self.drawn == 60:
+                return super().step(jobs)
+            self.drawn += 1
+            time.sleep(0.005)
+            return [Chunk(job, NOTHING, codes=(1,)) for job in jobs]
+
+    async with in_process(Drawing(batch_max=1), step_timeout_s=0.05) as pool:
+        began = time.monotonic()
+        chunks = await collect(pool.synthesize(request()))
+    assert time.monotonic() - began > FRUITLESS * 0.05
+    assert chunks[0].codes == (1,) * 60
+
+
+async def test_an_engine_that_only_draws_codes_is_not_asked_for_ever() -> None:
+    class OnlyDrawing(tone.ToneEngine):
+        def step(self, jobs: Sequence[Job]) -> Sequence[StepEvent]:
+            time.sleep(0.001)
+            return [Chunk(job, NOTHING, codes=(1,) * 20_000) for job in jobs]
+
+    async with in_process(OnlyDrawing(batch_max=1), step_timeout_s=0.01) as pool, asyncio.timeout(5):
+        with pytest.raises(EngineError, match="makes nothing of it"):
+            await collect(pool.synthesize(request()))
+
+
+@pytest.mark.parametrize("crashes", [1, 2])
+async def test_who_was_in_a_step_that_crashed_is_alone_until_it_sounds_again(crashes: int) -> None:
+    """One after the other is slow where steps are short; only where it crashes again they stay apart."""
+
+    class Crashing(tone.ToneEngine):
+        left = crashes
+
+        def __init__(self) -> None:
+            super().__init__(batch_max=2, step_delay_ms=5)
+            self.capabilities = replace(self.capabilities, continuous=True)
+            self.sizes: list[int] = []
+
+        def step(self, jobs: Sequence[Job]) -> Sequence[StepEvent]:
+            self.sizes.append(len(jobs))
+            if self.left and len(jobs) == 2:
+                self.left -= 1
+                raise RuntimeError("on purpose")
+            return super().step(jobs)
+
+    engine = Crashing()
+    async with in_process(engine) as pool:
+        texts = [text + TEXT for text in "一二"]
+        each = await asyncio.gather(*(collect(pool.synthesize(request(text))) for text in texts))
+    async with in_process(tone.ToneEngine()) as pool:
+        for text, chunks in zip(texts, each, strict=True):
+            assert pcm(chunks) == pcm(await collect(pool.synthesize(request(text))))
+    assert not engine.left
+    together = engine.sizes.count(2)
+    assert together > 3 if crashes == 1 else together == crashes
 
 
 class Hanging(Recording):

@@ -1,6 +1,7 @@
 """Speech codes: written down as they are told, and handed to whoever renders the segment again."""
 
 import random
+from dataclasses import replace
 from hashlib import sha256
 from typing import Any
 
@@ -17,7 +18,7 @@ from server.engines.rendering import RenderedChunk, SegmentRequest
 from server.session import ResumeRefused
 from server.session import journal as records
 from server.session.journal import read
-from server.session.restore import CannotRestore, restore
+from server.session.restore import CannotRestore, RestoredSession, restore
 from server.text.tokens import Boundary, Cut, CutCause
 from tests.support.session_driver import SAMPLES_PER_CHARACTER, TEXT, capabilities, render
 from tests.unit.test_session_restore import POLICY, Journaled, say_all
@@ -113,6 +114,36 @@ def test_without_the_codes_the_audio_would_be_another_one() -> None:
     journaled.kill()
     with pytest.raises(ResumeRefused):
         journaled.finish(random.Random(2))
+
+
+def codes_of(session: RestoredSession) -> list[list[int]]:
+    """What would be handed to whoever renders the first utterance again."""
+    return [segment.codes for segment in session.restored.utterances[1].segments]
+
+
+def test_another_model_is_not_given_codes_that_mean_other_sounds_to_it() -> None:
+    """Which may be the case for an hour, until the old one is back."""
+    journaled = heard_half()
+    now = journaled.driver.now
+    kinds = [read(line)[0] for line in journaled.lines]
+    assert kinds.count(records.DRAWN) == 1
+    other = replace(capabilities(), fingerprint="another checkpoint")
+    same = codes_of(restore(journaled.lines, POLICY, capabilities(), epoch=2, now=now))
+    assert any(same)
+    restored = restore(journaled.lines, POLICY, other, epoch=2, now=now)
+    assert not any(codes_of(restored))
+    restored.journal.codes(1, 0, (7, 8), other.fingerprint)
+    restored.journal.codes(1, 0, (9,), other.fingerprint)
+    lines = [*journaled.lines, *restored.journal.take()[0]]
+    assert [read(line)[0] for line in lines].count(records.DRAWN) == 2
+    assert codes_of(restore(lines, POLICY, other, epoch=3, now=now))[0] == [7, 8, 9]
+    assert codes_of(restore(lines, POLICY, capabilities(), epoch=3, now=now)) == same
+
+
+def test_codes_of_nobody_knows_whom_are_passed_over() -> None:
+    journaled = heard_half()
+    lines = [line for line in journaled.lines if read(line)[0] != records.DRAWN]
+    assert not any(codes_of(restore(lines, POLICY, capabilities(), epoch=2, now=journaled.driver.now)))
 
 
 def test_codes_of_what_was_cancelled_are_passed_over() -> None:

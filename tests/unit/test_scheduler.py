@@ -303,6 +303,33 @@ def test_it_goes_on_without_those_who_do_not_come_back() -> None:
     assert step(scheduler, until) == tickets[:1]
 
 
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_wait_that_somebody_alone_ends_tells_nothing_about_waiting(alone: bool) -> None:
+    scheduler = Scheduler(lanes=1, batch_max=4, continuous=True)
+    waits = []
+    for round_ in range(60):
+        now = NOW + round_
+        tickets = [asking(scheduler, Urgency(now + 50), now) for _ in range(2)]
+        assert step(scheduler, now) == tickets
+        now += STEP_S
+        scheduler.submit(tickets[0], now)
+        plan = scheduler.schedule(now)
+        waits.append(not plan.batch)
+        if waits[-1]:
+            if alone:
+                head = Ticket("ann", urgency=Urgency(now, first=True), alone=True)
+                scheduler.submit(head, now)
+                assert step(scheduler, now) == [head]
+                scheduler.finished(head)
+            else:
+                assert step(scheduler, now + GATHER_CONTINUOUS_S) == tickets[:1]
+        else:
+            scheduler.apply(plan, Outcome(STEP_S, 0.1), now)
+        for ticket in tickets:
+            scheduler.finished(ticket)
+    assert all(waits) is alone
+
+
 def test_nothing_waits_where_nobody_comes_back() -> None:
     """Streams that have enough sound do not ask again soon: then waiting for them is a loss."""
     scheduler = one_lane(batch_max=4)

@@ -250,6 +250,28 @@ def test_what_a_voice_does_not_follow_is_refused_with_its_name() -> None:
         assert refused.value.code is ErrorCode.UNSUPPORTED
 
 
+def test_what_a_session_asks_for_holds_for_each_of_its_voices() -> None:
+    can = capabilities()
+    voices = (replace(can.voices[0], lacks=("speed", "pitch")), *can.voices[1:])
+    can = replace(can, voices=voices)
+    first, second = (voice.id for voice in voices[:2])
+    asked_for: dict[str, tuple[c.Open, c.Start]] = {
+        "speed": (c.Open(speed=1.5), c.Start(1, 1, voice=first, speed=1.0)),
+        "pitch": (c.Open(pitch=1.5), c.Start(1, 1, voice=first, pitch=1.0)),
+    }
+    for name, (asked, usual) in asked_for.items():
+        for open_ in (asked, replace(asked, voice=first)):
+            with pytest.raises(ProtocolError, match=f"the voice {first} follows no {name}: leave it out") as refused:
+                configure(open_, can, first, lambda _: False)
+            assert (refused.value.code, refused.value.field) == (ErrorCode.UNSUPPORTED, f"open.{name}")
+        config = configure(replace(asked, voice=second), can, first, lambda _: False)
+        config.check_overrides(c.Start(1, 1), can, lambda _: False)
+        config.check_overrides(usual, can, lambda _: False)
+        with pytest.raises(ProtocolError, match=f"give 1 as start.{name}") as refused:
+            config.check_overrides(c.Start(1, 1, voice=first), can, lambda _: False)
+        assert refused.value.field == "start.voice"
+
+
 def test_a_voice_without_chance_takes_any_seed() -> None:
     can = capabilities()
     can = replace(can, voices=(replace(can.voices[0], lacks=("seed", "speed")),))
