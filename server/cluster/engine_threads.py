@@ -243,7 +243,9 @@ class EngineThreads:
             seconds = time.perf_counter() - started
             audio_s = sum(work.take_audio_s() for _, work in batch)
             late_s = FRUITLESS * self._step_timeout_s
-            fruitless = [place for place, (_, work) in enumerate(batch) if work.fruitless_s(seconds) > late_s]
+            # Such an engine serves first whom the scheduler names first: the others' time is not spent on them.
+            share_s = seconds / len(batch) if self._engine.capabilities.continuous else seconds
+            fruitless = [place for place, (_, work) in enumerate(batch) if work.fruitless_s(share_s) > late_s]
             for place in fruitless:
                 if results[place] is not CRASHED:
                     late = EngineError(f"the engine makes nothing of it, in {late_s:g} s", kind="time_out")

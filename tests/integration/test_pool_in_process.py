@@ -236,6 +236,38 @@ async def test_an_engine_that_only_draws_codes_is_not_asked_for_ever() -> None:
             await collect(pool.synthesize(request()))
 
 
+async def test_who_stands_behind_others_in_the_steps_of_a_continuous_engine_is_not_taken_for_fruitless() -> None:
+    """It serves first whom the scheduler names first; with enough of them the last one waits for long."""
+
+    class InTurn(tone.ToneEngine):
+        others = 60
+
+        def __init__(self) -> None:
+            super().__init__(batch_max=4)
+            self.capabilities = replace(self.capabilities, continuous=True, lanes=1)
+
+        def step(self, jobs: Sequence[Job]) -> Sequence[StepEvent]:
+            last = [job for job in jobs if job.segment.id == 0 and self.others]
+            self.others -= 1 if last else 0
+            time.sleep(0.004)
+            rest = [job for job in jobs if job not in last]
+            return [*(Chunk(job, NOTHING) for job in last), *(super().step(rest) if rest else ())]
+
+    async with in_process(InTurn(), threads=1, step_timeout_s=0.05) as pool:
+        busy = [asyncio.create_task(keep_speaking(pool, number)) for number in (1, 2, 3)]
+        try:
+            assert await collect(pool.synthesize(request(id=0)))
+        finally:
+            for task in busy:
+                task.cancel()
+            await asyncio.gather(*busy, return_exceptions=True)
+
+
+async def keep_speaking(pool: InProcessPool, number: int) -> None:
+    while True:
+        await collect(pool.synthesize(request(id=number)))
+
+
 @pytest.mark.parametrize("crashes", [1, 2])
 async def test_who_was_in_a_step_that_crashed_is_alone_until_it_sounds_again(crashes: int) -> None:
     """One after the other is slow where steps are short; only where it crashes again they stay apart."""
