@@ -88,13 +88,12 @@ def _doctor(arguments: list[str]) -> int:
 def _parity(arguments: list[str]) -> int:
     """Compare the engine cosyvoice with vectors of the original code."""
     try:
-        command = importlib.import_module("server.engines.cosyvoice.parity.command")
+        status: int = importlib.import_module("server.engines.cosyvoice.parity.command").run(arguments)
     except ModuleNotFoundError as missing:
         if missing.name is None or missing.name.partition(".")[0] == "server":
             raise
         print(f"cosystream: there is no {missing.name}: pip install 'cosystream[cosyvoice]'", file=sys.stderr)
         return EXIT_FAILED
-    status: int = command.run(arguments)
     return status
 
 

@@ -17,6 +17,7 @@ from server.engines.cosyvoice.sections import ModelError, one_line
 from server.engines.cosyvoice.vocoder.causal import CausalHift
 from server.engines.cosyvoice.vocoder.hift import Hift
 from server.engines.cosyvoice.vocoder.streaming import Vocoder
+from server.engines.cosyvoice.voice.onnx_file import check_onnx
 from server.engines.cosyvoice.weights import fold_weight_norm, load_checked, load_state, uninitialised
 
 _TOKENIZER_FILES: Final = ("vocab.json", "merges.txt")  # or one `tokenizer.json` in their place
@@ -34,7 +35,9 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class ModelFolder:
-    """A folder that has every file that is needed; their contents are looked at when they are loaded."""
+    """A folder that has every file that is needed. The contents of most are looked at when they are loaded; the ONNX
+    files, which are not loaded before somebody sends a recording, at once.
+    """
 
     path: Path
     config: ModelConfig
@@ -67,6 +70,9 @@ class ModelFolder:
             missing = _missing(path, there[0])
             if missing:
                 raise ModelError(f"{path}: lacks {', '.join(missing)}{_hint(path, there[0])}")
+            for name in needed_files(there[0]):
+                if name.endswith(".onnx"):
+                    check_onnx(path / name)
         return cls(path, read_config(path))
 
 
@@ -103,7 +109,11 @@ def build_model(
     """A model of the states that are made by `states["llm"]`, `["flow"]` and `["hift"]`, one after the other: no more
     than one is held at a time. `where` names their folder in messages. Raises ModelError.
     """
-    lm, flow, hift = modules_of(config)
+    try:
+        lm, flow, hift = modules_of(config)
+    except (RuntimeError, ValueError, ArithmeticError, AssertionError, MemoryError) as problem:
+        file = f"{where}/{yaml_name(config.version)}"
+        raise ModelError(f"{file}: no model of such sizes can be made here: {one_line(problem)}") from None
     for part, module, precision in (("llm", lm, dtype), ("flow", flow, dtype), ("hift", hift, torch.float32)):
         file = f"{where}/{part}.pt"
         state = states[part]()

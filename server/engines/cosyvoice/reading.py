@@ -75,7 +75,7 @@ def read_body(file: Path) -> BodySizes:
     heads = body.whole("num_attention_heads")
     sizes = BodySizes(
         hidden=body.whole("hidden_size"),
-        layers=body.whole("num_hidden_layers"),
+        layers=body.count("num_hidden_layers"),
         heads=heads,
         kv_heads=body.whole("num_key_value_heads", heads),
         ffn=body.whole("intermediate_size"),
@@ -174,8 +174,8 @@ def _flow(flow: Section, version: ModelVersion) -> FlowConfig:
             channels=estimator.wholes("channels"),
             heads=estimator.whole("num_heads"),
             head_dim=estimator.whole("attention_head_dim"),
-            blocks=estimator.whole("n_blocks"),
-            mid_blocks=estimator.whole("num_mid_blocks"),
+            blocks=estimator.count("n_blocks"),
+            mid_blocks=estimator.count("num_mid_blocks"),
         )
         estimator.fixed("in_channels", 4 * mels)
         estimator.fixed("act_fn", "gelu")
@@ -188,7 +188,7 @@ def _flow(flow: Section, version: ModelVersion) -> FlowConfig:
         estimator.fixed("long_skip_connection", False)
         dit = DitConfig(
             dim=estimator.whole("dim"),
-            depth=estimator.whole("depth"),
+            depth=estimator.count("depth"),
             heads=estimator.whole("heads"),
             head_dim=estimator.whole("dim_head"),
             ff_mult=estimator.whole("ff_mult"),
@@ -224,7 +224,7 @@ def _conformer(encoder: Section, input_size: int, block: int) -> ConformerConfig
         dim=encoder.whole("output_size"),
         heads=encoder.whole("attention_heads"),
         ffn=encoder.whole("linear_units"),
-        blocks=encoder.whole("num_blocks"),
+        blocks=encoder.count("num_blocks"),
     )
 
 

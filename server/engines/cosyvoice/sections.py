@@ -5,6 +5,7 @@ are read as plain values: a tag is a name, nothing is imported or executed.
 """
 
 import re
+import reprlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NoReturn
@@ -14,8 +15,15 @@ import yaml
 from server.engines.base import EngineError
 
 MAX_FILE: Final = 1_000_000  # bytes; the official files have about 8,000
+MAX_YAML: Final = 100_000  # what a megabyte of it costs to read is 17 s
 MAX_SIZE: Final = 1_000_000  # of any dimension
-_REFERENCE: Final = re.compile(r"<([^<>]+)>$")
+MAX_COUNT: Final = 1_000  # of layers: each is made before any weight is looked at
+MAX_LIST: Final = 32
+_HUGE: Final = 1e100  # no number of a model is so large, and a whole one may be too large for a float
+_REFERENCE: Final = re.compile(r"<([^<>]{1,100})>")
+_WHOLE: Final = re.compile(r"-?[0-9]{1,18}")
+_MOST_FACTORS: Final = 4  # of a reference, each of which may refer on: without bounds a few lines cost hours
+_MOST_REFERRED: Final = 5  # one to the next
 _TAG: Final = "!"  # the key under which a mapping's tag is kept; no YAML key of these files is called so
 
 
@@ -56,17 +64,21 @@ class Section:
             self.refuse(name, f"must be a section, is {_shown(found)}")
         return Section(found, self._file, self._where(name), self._top)
 
-    def whole(self, name: str, default: int | None = None) -> int:
+    def whole(self, name: str, default: int | None = None, most: int = MAX_SIZE) -> int:
         """A size: a whole number of at least 1."""
         found = self._get(name, default)
-        if not _is_size(found):
-            self.refuse(name, f"must be a whole number from 1 to {MAX_SIZE:,}, is {_shown(found)}")
+        if not _is_size(found) or found > most:
+            self.refuse(name, f"must be a whole number from 1 to {most:,}, is {_shown(found)}")
         return int(found)
+
+    def count(self, name: str) -> int:
+        """How many of something that is made one by one: of at least 1."""
+        return self.whole(name, most=MAX_COUNT)
 
     def number(self, name: str, default: float) -> float:
         """A number of at least 0."""
         found = self._get(name, default)
-        if not isinstance(found, int | float) or isinstance(found, bool) or not 0 <= found < float("inf"):
+        if not isinstance(found, int | float) or isinstance(found, bool) or not 0 <= found < _HUGE:
             self.refuse(name, f"must be a number of at least 0, is {_shown(found)}")
         return float(found)
 
@@ -113,6 +125,8 @@ class Section:
         many = f"{count} " if count else ""
         if not isinstance(found, Sequence) or isinstance(found, str) or not found or not all(map(_is_size, found)):
             self.refuse(name, f"must be a list of {many}whole numbers, is {_shown(found)}")
+        if len(found) > MAX_LIST:
+            self.refuse(name, f"must be a list of at most {MAX_LIST} numbers, has {len(found):,}")
         if count and len(found) != count:
             self.refuse(name, f"must be a list of {many}whole numbers, is {_shown(found)}")
         return tuple(found)
@@ -127,22 +141,25 @@ class Section:
         """`!ref <a> * <b>` refers to values at the top of the file."""
         if not isinstance(found, _Reference):
             return found
-        if depth > 10:
-            self.refuse(name, "refers to itself")
-        values = [self._operand(name, each.strip(), depth) for each in found.text.split("*")]
+        if depth >= _MOST_REFERRED:
+            self.refuse(name, f"refers to itself, or over more than {_MOST_REFERRED} others")
+        texts = found.text.split("*", _MOST_FACTORS)
+        if len(texts) > _MOST_FACTORS:
+            self.refuse(name, f"is {_shown(found)}, which has more than {_MOST_FACTORS} factors")
+        values = [self._operand(name, each.strip(), depth) for each in texts]
         if len(values) == 1:
             return values[0]
         product = 1
         for each in values:
-            if not isinstance(each, int) or isinstance(each, bool):
+            if not _is_size(each):
                 self.refuse(name, f"is {_shown(found.text)}, which is no product of whole numbers")
             product *= each
         return product
 
     def _operand(self, name: str, text: str, depth: int) -> Any:
-        if text.lstrip("-").isdecimal():
+        if _WHOLE.fullmatch(text):
             return int(text)
-        match = _REFERENCE.match(text)
+        match = _REFERENCE.fullmatch(text)
         if match is None or match[1] not in self._top._values:
             self.refuse(name, f"refers to {_shown(text)}, which is nothing in this file")
         return self._resolved(name, self._top._values[match[1]], depth + 1)
@@ -159,6 +176,8 @@ class _Reference:
 
 def parse_yaml(text: str, file: str) -> Section:
     """The top of a YAML file. Raises ModelError."""
+    if len(text) > MAX_YAML:
+        raise ModelError(f"{file}: has more than {MAX_YAML:,} characters, which no model's YAML file has")
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
         values = _plain(node, {}) if node is not None else None
@@ -176,10 +195,12 @@ def _plain(node: Any, seen: dict[int, object]) -> object:
     if isinstance(node, yaml.MappingNode):
         values: dict[str, object] = {}
         seen[id(node)] = values
+        for key, value in node.value:
+            if not isinstance(key, yaml.ScalarNode) or key.value == _TAG:
+                raise yaml.YAMLError(f"a name must be plain text\n{key.start_mark}")
+            values[key.value] = _plain(value, seen)
         if node.tag.startswith("!"):
             values[_TAG] = node.tag
-        for key, value in node.value:
-            values[str(key.value)] = _plain(value, seen)
         return values
     if isinstance(node, yaml.SequenceNode):
         items: list[object] = []
@@ -214,5 +235,17 @@ def _is_size(value: object) -> bool:
 
 
 def _shown(value: object) -> str:
-    text = repr(value.text if isinstance(value, _Reference) else value)
+    """Of bounded cost: a few lines of YAML make a list of lists that would never end when written out."""
+    if isinstance(value, int) and value.bit_length() > 200:
+        return "a number of more than 60 digits"
+    text = _SHORT.repr(value.text if isinstance(value, _Reference) else value)
     return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _short() -> reprlib.Repr:
+    short = reprlib.Repr()
+    short.maxlevel, short.maxlist, short.maxdict, short.maxstring, short.maxother = 3, 8, 4, 200, 200
+    return short
+
+
+_SHORT: Final = _short()

@@ -22,6 +22,10 @@ def create(options: Mapping[str, Any]) -> "CosyVoiceEngine":
             raise
         message = f"the engine cosyvoice needs {error.name}: pip install 'cosystream[cosyvoice]'"
         raise EngineError(message) from error
+    except (ImportError, OSError, MemoryError) as error:
+        if not _is_about_memory(error):
+            raise
+        raise EngineError("not enough memory to load the libraries that the engine cosyvoice needs") from error
     folder = find_model(parsed)
     try:
         return CosyVoiceEngine(load(parsed, folder))
@@ -35,5 +39,6 @@ def create(options: Mapping[str, Any]) -> "CosyVoiceEngine":
 
 
 def _is_about_memory(error: Exception) -> bool:
-    """Whether torch ran out of it, on whatever device."""
-    return isinstance(error, MemoryError) or any(words in str(error) for words in ("out of memory", "allocate memory"))
+    """Whether it ran out: Python, torch on whatever device, or the system's loader of libraries."""
+    words = ("out of memory", "allocate memory", "failed to map segment", "cannot create shared object descriptor")
+    return isinstance(error, MemoryError) or any(each in str(error) for each in words)

@@ -1,8 +1,9 @@
-"""Weights into modules: read without executing anything, folded, and checked key by key."""
+"""Weights into modules: read without executing anything, checked byte by byte and key by key, and folded."""
 
 import errno
 import pickle
 import warnings
+import zipfile
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -15,6 +16,7 @@ from server.engines.cosyvoice.sections import ModelError, one_line
 
 __all__ = ["ModelError", "check_shapes", "fold_weight_norm", "load_checked", "load_state", "uninitialised"]
 
+_PART: Final = 1 << 20  # bytes read at a time
 _SHOWN: Final = 3  # keys that a message names
 _NORMED: Final = (  # how a weight that is kept as (length, direction) is called: newer and older torch
     (".parametrizations.weight.original0", ".parametrizations.weight.original1"),
@@ -24,7 +26,9 @@ _TRAINING: Final = ("epoch", "step")  # what a training run keeps beside its wei
 
 
 def load_state(path: Path) -> dict[str, Tensor]:
-    """The tensors of a checkpoint, on the CPU and mapped from the file where it allows that. Raises ModelError."""
+    """The tensors of a checkpoint, on the CPU and mapped from the file where it allows that. Raises ModelError, also
+    where a byte is not as it was written, if the file tells (see `_check_records`).
+    """
     try:
         found = _read(path)
     except FileNotFoundError:
@@ -43,6 +47,9 @@ def load_state(path: Path) -> dict[str, Tensor]:
     if isinstance(found, Mapping):
         state = {key: value for key, value in found.items() if key not in _TRAINING}
         if state and all(isinstance(key, str) and isinstance(value, Tensor) for key, value in state.items()):
+            for key, value in state.items():
+                if value.layout != torch.strided or value.is_quantized or value.device.type != "cpu":
+                    raise ModelError(f"{path}: {key}: must be a plain tensor, is {_unusual(value)}")
             return state
     raise ModelError(f"{path}: must be a dictionary of tensors by name, is {_kind(found)}")
 
@@ -54,7 +61,48 @@ def _read(path: Path) -> Any:
         raise EOFError
     with warnings.catch_warnings(action="ignore"):  # about files that torch did not write, which are refused anyway
         # Files of torch before 1.6 are no archives, and cannot be mapped.
-        return torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
+        found = torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
+    if zipped:
+        _check_records(path)
+    return found
+
+
+def _check_records(path: Path) -> None:
+    """That each tensor's bytes have the CRC-32 that was written with them: 0.3 to 0.7 s of a processor a GB, and the
+    reading, after which the file is in memory for whoever copies the weights. Files without such sums are taken as they
+    are: torch.serialization.set_crc32_options(False) leaves all of them zero. Raises ModelError.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            records = archive.infolist()
+            if any(each.compress_type != zipfile.ZIP_STORED for each in records):
+                raise ModelError(f"{path}: must hold its tensors as torch wrote them, but was compressed again")
+            if sum(each.file_size for each in records) > path.stat().st_size:
+                raise zipfile.BadZipFile
+            if not any(each.CRC for each in records):
+                return
+            for each in records:
+                _check_record(archive, each, path)
+    except (zipfile.BadZipFile, NotImplementedError, EOFError):
+        raise ModelError(f"{path}: is damaged: what it holds is not where its directory says") from None
+
+
+def _check_record(archive: zipfile.ZipFile, record: zipfile.ZipInfo, path: Path) -> None:
+    with archive.open(record) as stream:  # it knows the sum, and compares at the end
+        try:
+            while stream.read(_PART):
+                pass
+        except zipfile.BadZipFile:
+            name = record.filename.partition("/")[2][:80]
+            raise ModelError(
+                f"{path}: is damaged: its record {name} is not what was written (CRC-32); get the file again"
+            ) from None
+
+
+def _unusual(value: Tensor) -> str:
+    if value.is_quantized:
+        return f"quantised ({value.dtype})"
+    return f"on {value.device}" if value.layout == torch.strided else f"sparse ({value.layout})"
 
 
 def _kind(found: object) -> str:

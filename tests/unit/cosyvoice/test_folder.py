@@ -24,6 +24,9 @@ from server.engines.cosyvoice.weights import check_shapes
 from tests.support.cosyvoice import DATA, tiny_folder
 
 VERSIONS: tuple[ModelVersion, ...] = (2, 3)
+LAUGHS = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 30))
+"""A few lines that would be 9^29 words when written out."""
+REFERENCES = "".join(f"r{n}: !ref {' * '.join([f'<r{n + 1}>'] * 4)}\n" for n in range(12)) + "r12: 2\n"
 SIZES = BodySizes(hidden=64, layers=2, heads=4, kv_heads=2, ffn=128, vocab=512, rope_theta=10_000.0)
 
 
@@ -93,6 +96,31 @@ def test_a_missing_file_is_named(spoilt: Callable[[ModelVersion], Path], version
     (path / "hift.pt").unlink()
     with pytest.raises(ModelError, match=r"lacks flow\.pt, hift\.pt,"):
         ModelFolder.open(path)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("spoil", ["empty", "half", "less a byte", "and a byte", "zeros within", "html", "no graph"])
+def test_an_onnx_file_that_is_not_whole_is_named_at_once(
+    spoilt: Callable[[ModelVersion], Path], version: ModelVersion, spoil: str
+) -> None:
+    path = spoilt(version)
+    for name in ("campplus.onnx", f"speech_tokenizer_v{version}.onnx"):
+        whole = (path / name).read_bytes()
+        zeroed = whole[:20] + bytes(len(whole) // 2) + whole[20 + len(whole) // 2 :]
+        content = {
+            "empty": b"",
+            "half": whole[: len(whole) // 2],
+            "less a byte": whole[:-1],
+            "and a byte": whole + b"\0",
+            "zeros within": zeroed,
+            "html": b"<!DOCTYPE html><html>404</html>",
+            "no graph": b"\x08\x08",
+        }[spoil]
+        (path / name).write_bytes(content)
+        with pytest.raises(ModelError, match=rf"^\S*/{name}: is no ONNX model, or truncated; [^\n]*$"):
+            ModelFolder.open(path)
+        (path / name).write_bytes(whole)
+    ModelFolder.open(path)
 
 
 def test_one_tokenizer_file_replaces_the_two(spoilt: Callable[[ModelVersion], Path]) -> None:
@@ -179,6 +207,21 @@ def _read(text: str, version: ModelVersion = 2) -> None:
         ("sample_rate: 24000", "sample_rate: !ref <hift> * 2", "no product of whole numbers"),
         ("sample_rate: 24000", "sample_rate: [", "x.yaml: is not YAML"),
         ("static_chunk_size: 50", "static_chunk_size: 51", "must be a multiple of 2, is 51"),
+        ("sample_rate: 24000", "sample_rate: !!python/object/apply:os.system ['x']", r"sample_rate: .* is \['x'\]"),
+        ("sample_rate: 24000", f"{LAUGHS}sample_rate: *a29", r"sample_rate: must be a whole number .* is \[\[\["),
+        ("channels: [32]", f"channels: {'9' * 4_000}", "estimator.channels: must be a list .* than 60 digits"),
+        ("channels: [32]", f"channels: [{'1, ' * 40}1]", "a list of at most 32 numbers, has 41"),
+        ("num_blocks: 2", "num_blocks: 1000000", r"flow\.encoder\.num_blocks: must be a whole number from 1 to 1,000,"),
+        ("lrelu_slope: 0.1", f"lrelu_slope: {'9' * 4_000}", r"hift\.lrelu_slope: must be a number of at least 0"),
+        ("sample_rate: 24000", "sample_rate: -24000", "sample_rate: must be a whole number from 1"),
+        ("sample_rate: 24000", f"sample_rate: !ref {'9' * 5_000}", "refers to '999"),
+        ("sample_rate: 24000", "sample_rate: !ref --5", "refers to '--5', which is nothing"),
+        ("sample_rate: 24000", f"{REFERENCES}sample_rate: !ref <r0>", "over more than 5 others"),
+        ("sample_rate: 24000", f"a: 2\nsample_rate: !ref <a>{' * <a>' * 40}", "has more than 4 factors"),
+        ("sample_rate: 24000", f"{LAUGHS}? *a29\n: 3\nsample_rate: 24000", "x.yaml: is not YAML: a name must be"),
+        ("sample_rate: 24000", f"{LAUGHS}'!': *a29\nsample_rate: 24000", "x.yaml: is not YAML: a name must be"),
+        ("sample_rate: 24000", f"a: {'[' * 999}{']' * 999}", "x.yaml: is not YAML: maximum recursion"),
+        ("sample_rate: 24000", f"a: [{'1,' * 60_000}1]", "x.yaml: has more than 100,000 characters"),
     ],
 )
 def test_a_wrong_setting_is_named_with_what_is_allowed(old: str, new: str, told: str) -> None:
@@ -240,3 +283,45 @@ def test_a_body_that_is_no_json_object_is_named(tmp_path: Path, content: bytes) 
     (tmp_path / "cosyvoice2.yaml").write_bytes(content)
     with pytest.raises(ModelError, match=r"^[^\n]*cosyvoice2\.yaml: [^\n]*$"):
         read_config(tmp_path, SIZES)
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"hidden_size": -64}, r"hidden_size: must be a whole number from 1 to 1,000,000, is -64"),
+        ({"hidden_size": None}, "hidden_size: is missing"),
+        ({"hidden_size": "64"}, "hidden_size: must be a whole number"),
+        ({"num_hidden_layers": 1_000_000}, "num_hidden_layers: must be a whole number from 1 to 1,000, is 1000000"),
+        ({"vocab_size": [512]}, r"vocab_size: must be a whole number .* is \[512\]"),
+        ({"rope_theta": 10**400}, "rope_theta: must be a number of at least 0, is a number of more than 60 digits"),
+        ({"rope_theta": float("nan")}, "rope_theta: must be a number of at least 0, is nan"),
+        ({"rms_norm_eps": {}}, r"rms_norm_eps: must be a number of at least 0, is \{\}"),
+        ('{"hidden_size": ' + "9" * 5_000 + "}", "is not JSON"),
+        ("[" * 50_000, "is not JSON"),
+        ("", "is not JSON"),
+        ("[]", "must be a JSON object"),
+        (" " * 1_000_001, "has more than 1,000,000 bytes"),
+    ],
+)
+def test_sizes_in_json_that_are_wrong_are_named(
+    folders: dict[ModelVersion, Path], tmp_path: Path, changed: dict[str, object] | str, told: str
+) -> None:
+    good = json.loads((folders[2] / BODY_FOLDER / "config.json").read_text())
+    file = tmp_path / "config.json"
+    file.write_text(changed if isinstance(changed, str) else json.dumps({**good, **changed}))
+    with pytest.raises(ModelError, match=rf"^\S*config\.json: {told}[^\n]*$"):
+        read_body(file)
+
+
+def test_sizes_that_no_memory_can_hold_are_refused_before_a_checkpoint_is_read(
+    spoilt: Callable[[ModelVersion], Path],
+) -> None:
+    path = spoilt(3)
+    file = path / BODY_FOLDER / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "intermediate_size": 1_000_000, "vocab_size": 10**6}))
+    text = (path / "cosyvoice3.yaml").read_text()
+    large = text.replace("dim: 64", "dim: 1000000").replace("ff_mult: 1", "ff_mult: 1000000")
+    assert large != text
+    (path / "cosyvoice3.yaml").write_text(large)
+    with pytest.raises(ModelError, match=r"^\S*cosyvoice3\.yaml: no model of such sizes can be made here: [^\n]*$"):
+        load_model(ModelFolder.open(path))

@@ -6,6 +6,8 @@ sizes of everything, a prompt that ends within a block, more heads, another tag,
 
 import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -180,3 +182,13 @@ def test_chunks_grow_from_the_end_of_the_prompts_block(
     total: int, prompt: int, start: int, expected: list[int]
 ) -> None:
     assert chunks_of(total, prompt, 25, 3, start) == expected
+
+
+def test_a_wrong_folder_is_named_before_torch_is_loaded(tmp_path: Path) -> None:
+    code = "import sys; from server.__main__ import main; print(main(sys.argv[1:]), {'torch'} & set(sys.modules))"
+    (tmp_path / "file").touch()
+    for place, told in ((tmp_path, "has no NAME_config.yaml"), (tmp_path / "file", "is no folder")):
+        command = [sys.executable, "-c", code, "parity", str(place)]
+        output = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+        assert told in output[0]
+        assert output[1:] == ["1 set()"]

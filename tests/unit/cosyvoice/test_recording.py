@@ -60,6 +60,53 @@ def test_pauses_within_stay() -> None:
     assert read_recording(file_of(np.concatenate(parts))).seconds == pytest.approx(4.0, abs=0.03)
 
 
+def _long(seconds: int, rate: int, channels: int) -> bytes:
+    """A FLAC of nothing, which takes little room however long it is."""
+    target = io.BytesIO()
+    with soundfile.SoundFile(target, "w", rate, channels, "PCM_16", format="FLAC") as file:
+        for _ in range(seconds):
+            file.write(np.zeros((rate, channels), np.int16))
+    return target.getvalue()
+
+
+def _told_frames(flac: bytes, frames: int) -> bytes:
+    """With another number of them in its header; 0: unknown."""
+    head = int.from_bytes(flac[18:26], "big") >> 36 << 36
+    return flac[:18] + (head | frames).to_bytes(8, "big") + flac[26:]
+
+
+def test_a_recording_that_is_too_long_by_its_own_header_is_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = _long(61, 16_000, 2)
+
+    def read(*_: object, **__: object) -> None:
+        raise AssertionError("decoded")
+
+    monkeypatch.setattr(soundfile.SoundFile, "read", read)
+    with pytest.raises(ValueError, match="longer than 60 s; 3 to 30 s are allowed"):
+        read_recording(data)
+    with pytest.raises(ValueError, match="longer than 60 s; 3 to 30 s are allowed"):
+        read_recording(_told_frames(data, (1 << 36) - 1))
+
+
+def test_a_header_that_tells_no_length_or_a_shorter_one_does_no_harm() -> None:
+    data = _long(70, 16_000, 1)
+    with pytest.raises(ValueError, match="longer than 60 s; 3 to 30 s are allowed"):
+        read_recording(_told_frames(data, 0))
+    with pytest.raises(ValueError, match="silent or too quiet"):
+        read_recording(_told_frames(data, 16_000 * 5))
+    short = _told_frames(file_of(speech(4), kind="FLAC"), 0)
+    with pytest.raises(ValueError, match="no whole WAV or FLAC file"):  # the library cannot find its end
+        read_recording(short)
+
+
+@pytest.mark.parametrize(("rate", "channels"), [(192_000, 5), (192_000, 8), (16_000, 9), (16_000, 200)])
+def test_too_many_channels_are_refused(rate: int, channels: int) -> None:
+    kind = "FLAC" if channels <= 8 else "WAV"
+    data = file_of(np.zeros((rate // 10, channels), np.float32), rate, kind)
+    with pytest.raises(ValueError, match=rf"has {channels} channels of {rate:,} .* at most 8 channels, and 768,000"):
+        read_recording(data)
+
+
 CLIPPED = np.clip(4 * speech(4), -1, 1)
 ALLOWED_RATES = ", ".join(f"{rate:,}" for rate in RATES)
 

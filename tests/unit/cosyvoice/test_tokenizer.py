@@ -105,8 +105,33 @@ def test_another_vocabulary_has_another_fingerprint(folder: Path, tmp_path: Path
     same = TextTokenizer(tmp_path, 2).fingerprint
     assert same == TextTokenizer(folder, 2).fingerprint != TextTokenizer(folder, 3).fingerprint
     merges = (tmp_path / "merges.txt").read_text().splitlines()
-    (tmp_path / "merges.txt").write_text("\n".join(merges[:-1]) + "\n")
+    (tmp_path / "merges.txt").write_text("\n".join([*merges[:-2], merges[-1], merges[-2]]) + "\n")
     assert TextTokenizer(tmp_path, 2).fingerprint != same
+
+
+@pytest.mark.parametrize("kept", [0.0, 0.3, 0.999])
+def test_merges_that_do_not_make_the_whole_vocabulary_are_refused(folder: Path, tmp_path: Path, kept: float) -> None:
+    vocabulary = json.loads((folder / "vocab.json").read_text())
+    of_several = sum(len(each) > 1 for each in vocabulary)
+    (tmp_path / "vocab.json").write_text(json.dumps({**vocabulary, "<|im_end|>": len(vocabulary)}))
+    merges = (folder / "merges.txt").read_text()
+    (tmp_path / "merges.txt").write_text(merges)
+    TextTokenizer(tmp_path, 2)  # a mark needs no merges
+    lines = merges.splitlines(keepends=True)
+    (tmp_path / "merges.txt").write_text("".join(lines[: int(len(lines) * kept)]))
+    with pytest.raises(ModelError, match=rf"^\S*merges\.txt: its merges lead to \d+ of .* {of_several} entries .*\?$"):
+        TextTokenizer(tmp_path, 2)
+
+
+def test_a_tokenizer_in_one_file_needs_all_its_merges_too(folder: Path, tmp_path: Path) -> None:
+    whole = tmp_path / "tokenizer.json"
+    Tokenizer(models.BPE.from_file(str(folder / "vocab.json"), str(folder / "merges.txt"))).save(str(whole))
+    TextTokenizer(tmp_path, 2)
+    content = json.loads(whole.read_text())
+    content["model"]["merges"] = content["model"]["merges"][:-1]
+    whole.write_text(json.dumps(content))
+    with pytest.raises(ModelError, match=r"tokenizer\.json: its merges lead to "):
+        TextTokenizer(tmp_path, 2)
 
 
 @pytest.mark.parametrize(

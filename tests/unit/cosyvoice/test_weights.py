@@ -2,7 +2,9 @@
 
 import json
 import pickle
+import zipfile
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +72,61 @@ def test_a_file_that_is_no_checkpoint_is_refused(tmp_path: Path, content: bytes,
     (tmp_path / "hift.pt").write_bytes(content)
     with pytest.raises(ModelError, match=told):
         load_state(tmp_path / "hift.pt")
+
+
+def _state() -> dict[str, Tensor]:
+    return {f"w{number}": torch.full((64,), float(number + 1)) for number in range(3)}
+
+
+def test_one_changed_bit_is_noticed_and_its_record_named(tmp_path: Path) -> None:
+    file = tmp_path / "llm.pt"
+    torch.save(_state(), file)
+    whole = file.read_bytes()
+    for number, value in enumerate(_state().values()):
+        at = whole.index(value.numpy().tobytes()) + 101
+        file.write_bytes(whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :])
+        with pytest.raises(ModelError, match=rf"^\S*llm\.pt: is damaged: its record data/{number} is [^\n]*$"):
+            load_state(file)
+
+
+def test_a_checkpoint_that_was_saved_without_sums_loads(tmp_path: Path) -> None:
+    before = torch.serialization.get_crc32_options()
+    torch.serialization.set_crc32_options(False)
+    try:
+        torch.save(_state(), tmp_path / "llm.pt")
+    finally:
+        torch.serialization.set_crc32_options(before)
+    with zipfile.ZipFile(tmp_path / "llm.pt") as archive:
+        assert not any(each.CRC for each in archive.infolist())
+    assert load_state(tmp_path / "llm.pt")["w2"].tolist() == [3.0] * 64
+
+
+def test_a_checkpoint_that_was_compressed_again_is_refused(tmp_path: Path) -> None:
+    torch.save(_state(), tmp_path / "was.pt")
+    with (
+        zipfile.ZipFile(tmp_path / "was.pt") as old,
+        zipfile.ZipFile(tmp_path / "llm.pt", "w", zipfile.ZIP_DEFLATED) as new,
+    ):
+        for name in old.namelist():
+            new.writestr(name, old.read(name))
+    with pytest.raises(ModelError, match=r"^\S*llm\.pt: [^\n]*$"):
+        load_state(tmp_path / "llm.pt")
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (lambda: torch.eye(3).to_sparse(), "sparse"),
+        (lambda: torch.eye(4).to_sparse_csr(), "sparse"),
+        (lambda: torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8), "quantised"),
+        (lambda: torch.zeros(3, device="meta"), "on meta"),
+    ],
+)
+def test_a_tensor_that_is_not_plain_is_named(tmp_path: Path, make: Callable[[], Tensor], told: str) -> None:
+    torch.save({"a": torch.zeros(1), "b.weight": make()}, tmp_path / "flow.pt")
+    with pytest.raises(ModelError, match=rf"^\S*flow\.pt: b\.weight: must be a plain tensor, is {told}[^\n]*$"):
+        load_state(tmp_path / "flow.pt")
 
 
 @pytest.mark.parametrize(

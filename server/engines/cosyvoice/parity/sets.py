@@ -41,17 +41,8 @@ class VectorSet:
         return build_model(self.config, states, self.name, torch.device("cpu"))
 
 
-def read_sets(folder: Path) -> list[VectorSet]:
-    """All sets of a folder, by name. Raises ModelError: there is none, or one cannot be read."""
-    if not folder.is_dir():
-        raise ModelError(f"{folder}: {'is no folder' if folder.exists() else 'is missing'}; one with vectors is wanted")
-    configs = sorted(file for file in folder.iterdir() if file.name == _CONFIG or file.name.endswith(f"_{_CONFIG}"))
-    if not configs:
-        raise ModelError(f"{folder}: has no NAME_{_CONFIG} with its NAME_manifest.json and NAME_golden.npz")
-    return [_read(config) for config in configs]
-
-
-def _read(config: Path) -> VectorSet:
+def read_set(config: Path) -> VectorSet:
+    """The set that `config`, a NAME_config.yaml, is of. Raises ModelError: a file of it is missing or wrong."""
     stem = config.name.removesuffix(_CONFIG)
     manifest = read_manifest(config.with_name(f"{stem}manifest.json"))
     golden = _arrays(config.with_name(f"{stem}golden.npz"))

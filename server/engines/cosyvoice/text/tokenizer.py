@@ -7,7 +7,7 @@ import hashlib
 import itertools
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -35,8 +35,8 @@ class TextTokenizer:
         """
         self.version: ModelVersion = version
         self.markup = markup(version)  # what a writer may put into a text
-        self._tokenizer, files = _read(folder)
         marks = marks_in_order(version)
+        self._tokenizer, files = _read(folder, frozenset(marks))
         self._tokenizer.add_special_tokens([AddedToken(mark, special=True, normalized=False) for mark in marks])
         self._tokenizer.encode_special_tokens = True  # "<|im_end|>" in a text is nothing but these characters
         self._ids = {mark: self._id(mark) for mark in marks}
@@ -75,12 +75,16 @@ class TextTokenizer:
         return int(number)
 
 
-def _read(folder: Path) -> tuple[Tokenizer, list[Path]]:
+def _read(folder: Path, marks: frozenset[str]) -> tuple[Tokenizer, list[Path]]:
     """The tokenizer without our marks, and the files that decide what it does."""
     whole = folder / _FILE
     try:
         if whole.is_file():
-            return Tokenizer.from_file(str(whole)), [whole]
+            tokenizer = Tokenizer.from_file(str(whole))
+            model = json.loads(whole.read_text("utf-8"))["model"]
+            pairs = (each.split(" ") if isinstance(each, str) else each for each in model["merges"])
+            _check_merges(whole, model["vocab"], map("".join, pairs), marks | _added(tokenizer))
+            return tokenizer, [whole]
         parts = [folder / name for name in _PARTS]
         missing = next((part.name for part in parts if not part.is_file()), None)
         if missing is not None:
@@ -90,11 +94,31 @@ def _read(folder: Path) -> tuple[Tokenizer, list[Path]]:
         if config.is_file():
             tokenizer.add_special_tokens(_own_marks(config))
             parts.append(config)
+        lines = parts[1].read_text("utf-8").split("\n")
+        made = ("".join(line.rstrip("\r").split(" ")) for line in lines if not line.startswith("#version"))
+        _check_merges(parts[1], json.loads(parts[0].read_text("utf-8")), made, marks | _added(tokenizer))
         return tokenizer, parts
     except ModelError:
         raise
     except Exception as error:  # the library raises bare exceptions
         raise ModelError(f"{folder}: no tokenizer: {one_line(error)}") from error
+
+
+def _added(tokenizer: Tokenizer) -> frozenset[str]:
+    return frozenset(each.content for each in tokenizer.get_added_tokens_decoder().values())
+
+
+def _check_merges(file: Path, vocabulary: Iterable[str], made: Iterable[str], marks: frozenset[str]) -> None:
+    """That the merges lead to every entry of several symbols: else texts fall apart into bytes, and nobody is told.
+    `marks` are found in another way. Raises ModelError.
+    """
+    of_several = {each for each in vocabulary if len(each) > 1} - marks
+    lacking = of_several.difference(made)
+    if lacking:
+        raise ModelError(
+            f"{file}: its merges lead to {len(of_several) - len(lacking):,} of the vocabulary's"
+            f" {len(of_several):,} entries of several symbols, not to {min(lacking)[:40]!r}: is the file truncated?"
+        )
 
 
 def _of_parts(vocabulary: Path, merges: Path) -> Tokenizer:

@@ -21,6 +21,9 @@ MOST_S: Final = 30.0
 RATES: Final = (16_000, 22_050, 24_000, 32_000, 44_100, 48_000, 88_200, 96_000, 176_400, 192_000)
 """Samples a second. Others between them would need filters of hundreds of megabytes."""
 _FORMATS: Final = frozenset({"WAV", "WAVEX", "RF64", "FLAC"})
+_MOST_CHANNELS: Final = 8
+_MOST_SAMPLES_S: Final = 768_000  # of all channels together: 8 at 96,000
+_UNTOLD: Final = 1 << 62  # frames: what is told where a header tells none
 _MOST_READ_S: Final = 60  # with the silence at the ends, which does not count
 _QUIETEST_DB: Final = -40.0  # of the loudest part
 _NOISE_DB: Final = -70.0  # what is below is silence, however quiet the rest is
@@ -114,6 +117,13 @@ def _mixed(file: Any) -> tuple[Floats, int, float]:
     rate, channels = int(file.samplerate), int(file.channels)
     if rate not in RATES:
         checked(np.zeros(0, np.float32), rate)  # raises
+    if channels > _MOST_CHANNELS or channels * rate > _MOST_SAMPLES_S:
+        raise ValueError(
+            f"the recording has {channels:,} channels of {rate:,} samples a second; allowed are at most"
+            f" {_MOST_CHANNELS} channels, and {_MOST_SAMPLES_S:,} samples of all channels together"
+        )
+    if _MOST_READ_S * rate < file.frames < _UNTOLD:  # nothing is decoded; a header may say less than there is
+        raise ValueError(f"the recording is longer than {_MOST_READ_S} s; {_allowed()}")
     full = np.zeros(channels, np.int64)
     parts: list[Floats] = []
     for block in _blocks(file, rate):

@@ -1,0 +1,51 @@
+"""The entry point: what the system says when it has no memory for the libraries becomes one clear line."""
+
+import sys
+from importlib.machinery import ModuleSpec
+
+import pytest
+
+from server.engines.base import EngineError
+from server.engines.cosyvoice.starting import create
+
+LOADING = "server.engines.cosyvoice.loading"
+
+
+class _Failing:
+    """Finds the module, and fails to import it."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def find_spec(self, name: str, *_: object) -> ModuleSpec | None:
+        if name == LOADING:
+            raise self._error
+        return None
+
+
+def _import_failing(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    monkeypatch.delitem(sys.modules, LOADING, raising=False)
+    monkeypatch.setattr(sys, "meta_path", [_Failing(error), *sys.meta_path])
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ImportError("libtorch_cpu.so: failed to map segment from shared object"),
+        ImportError("libgomp.so.1: cannot create shared object descriptor: Cannot allocate memory"),
+        OSError(12, "Cannot allocate memory"),
+        MemoryError(),
+    ],
+)
+def test_too_little_memory_for_the_libraries_is_told(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    _import_failing(monkeypatch, error)
+    with pytest.raises(EngineError, match=r"^not enough memory to load the libraries [^\n]*$"):
+        create({})
+
+
+def test_another_failure_to_import_stays_what_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    error = ImportError("undefined symbol: _ZN3c10")
+    _import_failing(monkeypatch, error)
+    with pytest.raises(ImportError) as caught:
+        create({})
+    assert caught.value is error
