@@ -37,12 +37,18 @@ def model(version: ModelVersion = 2) -> SpeechLm:
 
 
 def decoder(
-    slots: int = 4, length: int = 512, *, lm: SpeechLm | None = None, piece: int = PIECE, fixed: bool = False
+    slots: int = 4,
+    length: int = 512,
+    *,
+    lm: SpeechLm | None = None,
+    piece: int = PIECE,
+    fixed: bool = False,
+    aside_bytes: int | None = None,
 ) -> Decoder:
     """One on the CPU."""
     lm = lm or model()
     cache = SlotCache(lm.config, slots, length, lm.device, lm.dtype)
-    return Decoder(lm, cache, SamplingConfig(), piece, fixed_shapes=fixed)
+    return Decoder(lm, cache, SamplingConfig(), piece, fixed_shapes=fixed, aside_bytes=aside_bytes)
 
 
 def job(text: Sequence[int] = range(20, 26), *, seed: int = 0, watch: bool = False, **more: Any) -> CodeJob:

@@ -90,8 +90,10 @@ def test_what_is_in_the_same_steps_changes_no_sample(engine: CosyVoiceEngine) ->
 
 def test_more_segments_than_slots_take_turns(engine: CosyVoiceEngine) -> None:
     texts = ["你好。", "好你。", "好好。", "你你。", "好。"]
-    together = listen(engine, [engine.prepare(segment(text, SPEAKER), RenderPlan()) for text in texts], batch=3)
-    for text, heard in zip(texts, together, strict=True):
+    jobs = [engine.prepare(segment(text, SPEAKER), RenderPlan()) for text in 2 * texts]
+    assert len(jobs) > engine._decoder.slots.slots
+    together = listen(engine, jobs, batch=3)
+    for text, heard in zip(2 * texts, together, strict=True):
         assert np.array_equal(heard.samples, say(engine, segment(text, SPEAKER))[0].samples)
     assert engine._decoder.slots.free_slots == engine._decoder.slots.slots
 
@@ -235,8 +237,8 @@ def test_text_that_comes_late_is_spoken_as_if_it_had_been_there(engine: CosyVoic
 
 
 def test_a_job_that_waits_for_text_lets_others_have_its_slot(engine: CosyVoiceEngine) -> None:
-    late = [engine.prepare_late(segment("你好你好你好", SPEAKER), RenderPlan()) for _ in range(6)]
-    for _ in range(40):
+    late = [engine.prepare_late(segment("你好你好你好", SPEAKER), RenderPlan()) for _ in range(10)]
+    for _ in range(60):
         engine.step(late)
     assert all(job.idle for job in late)
     say(engine, *(segment(text, SPEAKER) for text in OTHERS))  # at once: nobody has to wait for a slot

@@ -1,14 +1,17 @@
 """Many utterances through one language model: nobody's codes depend on anybody else's, and no slot is lost."""
 
 import random
+from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from server.engines.base import EngineError
+from server.engines.cosyvoice.llm.accelerated import SlotDecoder
 from server.engines.cosyvoice.llm.decoding import Decoder
 from server.engines.cosyvoice.llm.ids import END_OF_PROMPT
 from server.engines.cosyvoice.llm.jobs import CodeJob, CodeLimits, Manner
@@ -19,6 +22,7 @@ from tests.support import cosyvoice_llm as support
 from tests.support.cosyvoice_llm import PROMPT_CODES, PROMPT_TEXT, decoder, job, run
 
 SAME = 0.0 if support.is_exact() else 1e-4  # log-probabilities, whatever else is in the batch
+SHORT = CodeLimits(most=40)
 ROUNDED = 1e-4  # where the same is computed in other pieces
 
 
@@ -318,6 +322,60 @@ def test_numbers_that_are_none_do_not_stay_in_a_slot(fixed: bool) -> None:
     assert bad.error is not None
     assert good.error is None
     assert len(good.codes) >= 2
+
+
+@pytest.mark.parametrize("taken_away", [False, True])
+def test_nor_do_they_where_nothing_was_drawn_yet(taken_away: bool) -> None:
+    lm = support.fresh()
+    lm.body.embed_tokens.weight[299] = torch.nan
+    shared = decoder(slots=1, lm=lm, fixed=True, piece=12)
+    bad, good = job([299, 21, 22], seed=1), job([20], seed=1, prompt_text=[], prompt_codes=[])
+    shared.advance([bad])
+    assert bad.seat.fed == 12
+    assert not bad.done
+    if not taken_away:
+        shared.release(bad)
+    run(shared, good)
+    assert good.error is None
+    assert len(good.codes) >= 2
+
+
+def test_common_shapes_are_captured_before_anybody_speaks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is no GPU here: what is captured is counted, not run as a graph."""
+    captured = 0
+
+    def capture(_: SlotDecoder, compute: Callable[[], Tensor]) -> Callable[[], Tensor]:
+        nonlocal captured
+        captured += 1
+        return compute
+
+    monkeypatch.setattr(SlotDecoder, "_captured", capture)
+    shared = decoder(slots=6, fixed=True)
+    assert shared._by_slot is not None
+    shared._by_slot._graphs = True
+    shared.warm_up()
+    assert captured == 4 * 2  # 1, 2, 4, 6 rows; 256 and 512 positions
+    jobs = [job(range(20, 22 + n), seed=n, limits=CodeLimits(most=9)) for n in range(6)]
+    run(shared, *jobs)
+    run(shared, job(range(20, 60), manner=Manner(greedy=True, watch=False)))
+    assert captured == 8
+
+
+@pytest.mark.parametrize("room", [0, 200_000])
+def test_what_is_kept_aside_is_bounded_and_computed_again(room: int) -> None:
+    shared, jobs = decoder(slots=1, aside_bytes=room), [job(seed=n, limits=SHORT) for n in range(4)]
+    most = 0
+    while any(not job.done for job in jobs):
+        for each in jobs:
+            shared.advance([each])
+            most = max(most, shared.aside_bytes)
+            assert shared.aside_bytes == sum(job.seat.saved.bytes for job in jobs if job.seat.saved is not None)
+    assert most <= room
+    assert (most > 0) == (room > 0)
+    for n, each in enumerate(jobs):
+        single = alone(n, limits=SHORT)
+        assert each.drawn == single.drawn
+        assert support.difference(each, single) <= ROUNDED
 
 
 class TestSlots:
