@@ -110,11 +110,11 @@ def _added(tokenizer: Tokenizer) -> frozenset[str]:
 
 def _check_merges(file: Path, vocabulary: Iterable[str], made: Iterable[str], marks: frozenset[str]) -> None:
     """That the merges lead to every entry of several symbols: else texts fall apart into bytes, and nobody is told.
-    `marks` are found in another way. Raises ModelError.
+    `marks` are found in another way; a hundredth may lack theirs, a file that was cut lacks more. Raises ModelError.
     """
     of_several = {each for each in vocabulary if len(each) > 1} - marks
     lacking = of_several.difference(made)
-    if lacking:
+    if len(lacking) > len(of_several) // 100:
         raise ModelError(
             f"{file}: its merges lead to {len(of_several) - len(lacking):,} of the vocabulary's"
             f" {len(of_several):,} entries of several symbols, not to {min(lacking)[:40]!r}: is the file truncated?"
