@@ -10,6 +10,7 @@ from server.engines.cosyvoice.config import FlowConfig, LlmConfig, ModelConfig
 from server.engines.cosyvoice.flow.dit import POSITION_KERNEL
 from server.engines.cosyvoice.flow.unet import KERNEL
 from server.engines.cosyvoice.folder import modules_of
+from server.engines.cosyvoice.loading import SLOTS_PER_SEGMENT
 
 ITEM_BYTES: Final = {"fp32": 4, "bf16": 2, "fp16": 2}
 CODES_PER_SECOND: Final = 25
@@ -41,7 +42,7 @@ class Needs:
     """What a model takes on a device, in bytes."""
 
     weights: Weights
-    slot: int  # of a segment in the language model; all slots are allocated at the start
+    slot: int  # of the slots that there are for each segment of a batch; all are allocated at the start
     segment: int  # that a segment's flow holds at most, while it is streamed
     second: int  # of the flow's cache, for a second of sound in it
     voice: int  # kept of a voice whose recording has `PROMPT_S`
@@ -66,7 +67,7 @@ def needs_of(
     history = round(2 * CODES_PER_SECOND * history_s) or None
     return Needs(
         weights=weight_bytes(config, device=device, item=item, quantise=quantise),
-        slot=slot_bytes(config.llm, length, item),
+        slot=SLOTS_PER_SEGMENT[device] * slot_bytes(config.llm, length, item),
         segment=segment_bytes(config.flow, item, history, prompt),
         second=CODES_PER_SECOND * flow_code_bytes(config.flow, item),
         voice=prefix_bytes(config.flow, item, prompt),

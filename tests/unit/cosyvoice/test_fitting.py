@@ -20,6 +20,7 @@ from server.engines.cosyvoice.fitting import (
 from server.engines.cosyvoice.flow.matching import FlowModel
 from server.engines.cosyvoice.folder import modules_of
 from server.engines.cosyvoice.llm.slots import SlotCache
+from server.engines.cosyvoice.loading import SLOTS_PER_SEGMENT
 from server.engines.cosyvoice.synthetic import full, tiny
 from tests.support.cosyvoice_flow import random_codes, random_prompt, tiny_flow
 
@@ -92,7 +93,7 @@ def test_weights(version: ModelVersion) -> None:
 
 def test_the_official_models_take_what_their_sizes_say(version: ModelVersion) -> None:
     needs = needs_of(full(version), device="cuda", precision="bf16", quantise="none", length=2048, history_s=6.0)
-    assert needs.slot == 12_288 * 2049  # 12.3 KB a token
+    assert needs.slot == SLOTS_PER_SEGMENT["cuda"] * 12_288 * 2049  # 12.3 KB a token
     millions = {2: 112.5, 3: 332.0}[version]
     assert needs.weights.flow / 2e6 == pytest.approx(millions, rel=0.02)
     assert needs.weights.vocoder / 4e6 == pytest.approx(20.8, rel=0.03)

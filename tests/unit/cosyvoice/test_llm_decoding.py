@@ -378,6 +378,17 @@ def test_what_is_kept_aside_is_bounded_and_computed_again(room: int) -> None:
         assert support.difference(each, single) <= ROUNDED
 
 
+def test_jobs_that_lose_what_was_read_at_every_turn_still_get_on() -> None:
+    """What was lost is read in one tick: in pieces it would be lost again before anything came of it."""
+    shared = decoder(slots=1, aside_bytes=0, piece=8)
+    jobs = [job(range(20, 60), seed=n, limits=CodeLimits(most=12)) for n in range(2)]
+    for _ in range(60):
+        for each in jobs:
+            shared.advance([each])
+    assert all(each.done and each.error is None for each in jobs)
+    assert [each.drawn for each in jobs] == [alone(n, range(20, 60), limits=CodeLimits(most=12)).drawn for n in (0, 1)]
+
+
 class TestSlots:
     def test_saving_and_loading_keeps_what_was_there(self) -> None:
         cache = SlotCache(support.config(), 2, 10, "cpu", torch.float32)

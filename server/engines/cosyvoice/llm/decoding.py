@@ -112,20 +112,21 @@ class Decoder:
         """
         left, ready, rows = self.piece, list[CodeJob](), list[Tensor]()
         for job in jobs:
-            count = min(job.pending, self.piece)
-            if count < 2:
-                continue
-            if count > left:
-                break
-            left -= count
-            made = self.lm.run(
-                self.lm.embed(job.ahead(count)), self.slots, [Part(_slot(job.seat), job.seat.fed, count)]
-            )
-            if count < job.pending:
+            while (count := min(job.pending, self.piece)) > 1:
+                if count > left and not job.rereads:
+                    return ready, rows
+                left -= count
+                again = job.rereads
+                made = self.lm.run(
+                    self.lm.embed(job.ahead(count)), self.slots, [Part(_slot(job.seat), job.seat.fed, count)]
+                )
+                if count == job.pending:
+                    ready.append(job)
+                    rows.append(made[-1:])
+                    break
                 job.feed(count)
-            else:
-                ready.append(job)
-                rows.append(made[-1:])
+                if not again:
+                    break
         return ready, rows
 
     def _draw(self, jobs: Sequence[CodeJob], rows: Tensor) -> None:

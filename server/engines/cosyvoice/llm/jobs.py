@@ -114,6 +114,7 @@ class CodeJob:
         self.done = False
         self.error: EngineError | None = None
         self.draws = Draws(seed)
+        self.rereads = False  # what was lost: in one tick, or it may be lost again before it is of use
         self._known = deque(known)
         self._read: list[int] = []  # input ids, so that it can be read again
         self._watch = Watch(silent_codes(config.version)) if self.manner.watch else None
@@ -171,11 +172,13 @@ class CodeJob:
         """That many were read."""
         self._read += [self._pending.popleft() for _ in range(count)]
         self.seat.fed += count
+        self.rereads = self.rereads and bool(self._pending)
 
     def rewind(self) -> None:
         """What was kept of its input is lost: all of it is read again, before the next draw. Call it without a slot."""
         self._pending.extendleft(reversed(self._read))
         self._read.clear()
+        self.rereads = True
         self.seat.saved, self.seat.fed = None, 0
 
     @property
