@@ -85,7 +85,8 @@ def speed(report: Report, speaker: Speaker, upstream: Upstream | None, *, rounds
     audio = alone[0][0].lengths[0] / speaker.config.sample_rate, alone[1][0].lengths[0] / speaker.config.sample_rate
     report.note(
         f"{sizes(speaker.loaded.model)}. Utterances of {codes} codes ({codes / 25:g} s), a voice of"
-        f" {PROMPT_CODES / 25:g} s; first chunks of {audio[0]:.2f} s (ours) and {audio[1]:.2f} s; {rounds} rounds;"
+        f" {PROMPT_CODES / 25:g} s; first chunks of {audio[0]:.2f} s (ours) and {audio[1]:.2f} s; {rounds}"
+        f" round{'s' * (rounds > 1)};"
         f" {torch.get_num_threads()} threads."
     )
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from client.cli.arguments import parse
 from client.cli.exit_codes import ExitCode, code_of
+from client.cli.telling import told
 from client.errors import ClientError, OutputFailed
 
 STOPPING = (signal.SIGINT, signal.SIGTERM)
@@ -41,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         return run(speak)
     except ClientError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {told(error)}", file=sys.stderr)
         return int(code_of(error))
     except KeyboardInterrupt:
         return int(ExitCode.INTERRUPTED)

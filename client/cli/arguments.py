@@ -2,16 +2,22 @@
 
 import argparse
 import os
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NoReturn
 
-from client.cli.exit_codes import MEANINGS
+from client.cli.exit_codes import MEANINGS, VOICES_MEANINGS, ExitCode
 from client.defaults import DEFAULT_BUSY_WAIT_S, DEFAULT_URL
 
 URL_VARIABLE: Final = "COSYSTREAM_URL"
 KEY_VARIABLE: Final = "COSYSTREAM_API_KEY"
 
-_EXIT_CODES: Final = "exit codes:\n" + "\n".join(f"  {code.value:3}  {text}" for code, text in MEANINGS.items())
+
+def _exit_codes(meanings: Mapping[ExitCode, str]) -> str:
+    return "exit codes:\n" + "\n".join(f"  {code.value:3}  {text}" for code, text in meanings.items())
+
+
+_EXIT_CODES: Final = _exit_codes(MEANINGS)
+_VOICES_EXIT_CODES: Final = _exit_codes(VOICES_MEANINGS)
 _EXAMPLES: Final = """examples:
   python -m client stream book.txt -o book.wav
   python -m client stream --resume-from book.wav
@@ -27,7 +33,7 @@ _EXAMPLES: Final = """examples:
 
 def build_parser() -> argparse.ArgumentParser:
     """The whole parser."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="python -m client",
         description="Send text to a CosyStream server and hear it spoken as it is made.",
         epilog=_EXAMPLES + _EXIT_CODES,
@@ -67,7 +73,7 @@ def build_parser() -> argparse.ArgumentParser:
         "voices",
         parents=[server],
         help="list the server's voices and their licenses; have it learn one, or forget it",
-        epilog=_EXIT_CODES,
+        epilog=_VOICES_EXIT_CODES,
         formatter_class=raw,
     )
     voices.add_argument("--json", action="store_true", help="print the server's answer as it is")
@@ -84,6 +90,15 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
         action.default = argparse.SUPPRESS
     args.given = frozenset(vars(parser.parse_args(argv)))
     return args
+
+
+class _Parser(argparse.ArgumentParser):
+    """One that tells a mistake in one line, as all errors are told. Those of commands are of this class, too."""
+
+    def error(self, message: str) -> NoReturn:
+        """Ends with the code for wrong arguments."""
+        told = " ".join(message.removeprefix("argument ").replace(": must be ", " must be ", 1).split())
+        self.exit(ExitCode.USAGE, f"error: {told} (see {self.prog} --help)\n")
 
 
 class _Version(argparse.Action):
@@ -103,8 +118,13 @@ def add_voice_actions(voices: argparse.ArgumentParser) -> None:
         "--json", action="store_true", default=argparse.SUPPRESS, help="print the server's answer as it is"
     )
     actions = voices.add_subparsers(dest="action", metavar="ACTION", help="list is what happens without one")
-    actions.add_parser("list", parents=[shared], help="list the server's voices and their licenses")
-    add = actions.add_parser("add", parents=[shared], help="have the server learn a voice from a recording")
+
+    def action(name: str, text: str) -> argparse.ArgumentParser:
+        raw = argparse.RawDescriptionHelpFormatter
+        return actions.add_parser(name, parents=[shared], help=text, epilog=_VOICES_EXIT_CODES, formatter_class=raw)
+
+    action("list", "list the server's voices and their licenses")
+    add = action("add", "have the server learn a voice from a recording")
     add.add_argument("--wav", metavar="FILE", required=True, help="the recording: 3 to 30 s of one speaker")
     add.add_argument("--text", default="", help="what is said in it, word for word")
     add.add_argument("--name", default="", help="of the new voice (default: its id)")
@@ -113,13 +133,13 @@ def add_voice_actions(voices: argparse.ArgumentParser) -> None:
         action="store_true",
         help="state that the speaker agrees that this voice is made and used; without it nothing is sent",
     )
-    remove = actions.add_parser("remove", parents=[shared], help="delete a voice that the server has learnt")
+    remove = action("remove", "delete a voice that the server has learnt")
     remove.add_argument("voice", metavar="ID", help="see `voices`")
 
 
-def server_options(default: object = None) -> argparse.ArgumentParser:
+def server_options(default: object = None) -> "_Parser":
     """Which server it is. `default`: in place of what the environment says."""
-    options = argparse.ArgumentParser(add_help=False)
+    options = _Parser(add_help=False)
     group = options.add_argument_group("server")
     group.add_argument(
         "--url",
@@ -135,14 +155,14 @@ def server_options(default: object = None) -> argparse.ArgumentParser:
     return options
 
 
-def _speech_options() -> argparse.ArgumentParser:
-    options = argparse.ArgumentParser(add_help=False)
+def _speech_options() -> "_Parser":
+    options = _Parser(add_help=False)
     speech = options.add_argument_group("speech")
     speech.add_argument("--voice", metavar="ID", help="see `voices` (default: the server's)")
     speech.add_argument("--language", choices=("auto", "zh", "en"), default="auto", help="of numbers and the like")
-    speech.add_argument("--speed", type=float, default=1.0, metavar="X", help="0.5 to 2.0")
-    speech.add_argument("--pitch", type=float, default=1.0, metavar="X", help="0.5 to 2.0")
-    speech.add_argument("--volume", type=float, default=1.0, metavar="X", help="0.0 to 2.0")
+    speech.add_argument("--speed", type=_number, default=1.0, metavar="X", help="0.5 to 2.0")
+    speech.add_argument("--pitch", type=_number, default=1.0, metavar="X", help="0.5 to 2.0")
+    speech.add_argument("--volume", type=_number, default=1.0, metavar="X", help="0.0 to 2.0")
     speech.add_argument("--mode", choices=("auto", "stream", "block"), default="auto", help="how audio is sent")
     speech.add_argument(
         "--instruct",
@@ -151,15 +171,15 @@ def _speech_options() -> argparse.ArgumentParser:
         help='how to speak, in words, such as "whisper"; for voices that follow it',
     )
     speech.add_argument(
-        "--seed", type=int, default=0, metavar="N", help="of voices that use chance: another N, another rendering"
+        "--seed", type=_whole, default=0, metavar="N", help="of voices that use chance: another N, another rendering"
     )
     audio = options.add_argument_group("audio on the wire")
     audio.add_argument(
         "--format", choices=("pcm", "opus", "auto"), help="default: opus for .opus and .ogg, otherwise pcm"
     )
-    audio.add_argument("--sample-rate", type=int, default=24_000, metavar="HZ", help="default: 24000")
+    audio.add_argument("--sample-rate", type=_whole, default=24_000, metavar="HZ", help="default: 24000")
     audio.add_argument(
-        "--bitrate", type=int, metavar="BIT/S", help="of Opus (default: 32000, less where the line is bad)"
+        "--bitrate", type=_whole, metavar="BIT/S", help="of Opus (default: 32000, less where the line is bad)"
     )
     audio.add_argument(
         "--no-resume", action="store_true", help="end when the connection is lost, instead of coming back to it"
@@ -191,21 +211,27 @@ def _speech_options() -> argparse.ArgumentParser:
     return options
 
 
-def _seconds(text: str) -> float:
+def _read(text: str, kind: Callable[[str], float], allowed: str, is_allowed: Callable[[float], bool]) -> float:
     try:
-        value = float(text)
+        value = kind(text)
     except ValueError:
-        value = -1.0
-    if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"a number of seconds from 0 on, not {text!r}")
+        value = float("nan")
+    if not is_allowed(value):
+        raise argparse.ArgumentTypeError(f"must be {allowed}, not {text!r}")
     return value
+
+
+def _number(text: str) -> float:
+    return _read(text, float, "a number", lambda value: value == value)  # all but NaN; ranges are checked later
+
+
+def _whole(text: str) -> int:
+    return int(_read(text, int, "a whole number", lambda value: value == value))
+
+
+def _seconds(text: str) -> float:
+    return _read(text, float, "a number of seconds from 0 on", lambda value: 0 <= value < float("inf"))
 
 
 def _positive(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"a number above 0, not {text!r}")
-    return value
+    return _read(text, float, "a number above 0", lambda value: 0 < value < float("inf"))

@@ -32,6 +32,18 @@ MEANINGS: Final[dict[ExitCode, str]] = {
     ExitCode.TERMINATED: "ended by SIGTERM: the same",
 }
 
+VOICES_MEANINGS: Final[dict[ExitCode, str]] = {
+    ExitCode.OK: "what was asked for was done",
+    ExitCode.SERVER: "the server reported an error, such as a recording that is no good, or its answer has no sense",
+    ExitCode.USAGE: "wrong arguments, or a recording that cannot be read",
+    ExitCode.CONNECT: "no server could be reached, or it refused the API key",
+    ExitCode.OUTPUT: "standard output could not be written",
+    ExitCode.BUSY: "the server is full or still starting: try again later",
+    ExitCode.INTERRUPTED: "interrupted (Ctrl-C)",
+    ExitCode.TERMINATED: "ended by SIGTERM",
+}
+"""Those of `voices`."""
+
 
 def code_of(error: ClientError) -> ExitCode:
     """The exit code for an error."""

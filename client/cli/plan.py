@@ -132,7 +132,8 @@ def _check_ranges(args: argparse.Namespace) -> None:
     ):
         value = getattr(args, name)
         if value is not None and not low <= value <= high:
-            raise UsageError(f"--{name} must be from {low:g} to {high:g}, not {value:g}")
+            given = value if isinstance(value, int) else f"{value:g}"  # a whole number may be too large for a float
+            raise UsageError(f"--{name} must be from {low:g} to {high:g}, not {given}")
 
 
 def _check_folder(path: Path) -> None:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from client.cli.telling import told
 from client.errors import ClientError, OutputFailed
 from client.line import LineStatistics
 from client.statistics import UtteranceStatistics
@@ -49,7 +50,7 @@ class Totals:
 
 def report(reading: "Reading", wall_s: float, error: ClientError | None) -> dict[str, Any]:
     """What `--stats` writes (docs/client.md)."""
-    result: dict[str, Any] = {"ok": error is None, "error": str(error) if error else None, "wall_s": round(wall_s, 3)}
+    result: dict[str, Any] = {"ok": error is None, "error": told(error) if error else None, "wall_s": round(wall_s, 3)}
     session, totals, device = reading.session, reading.totals, reading.outputs.device
     if session is None:
         return result

@@ -12,6 +12,7 @@ from client.cli.progress import Progress, audio_length
 from client.cli.reading import Reading
 from client.cli.report import report, write_json
 from client.cli.state import state_name
+from client.cli.telling import told
 from client.errors import ClientError, ServerError, UsageError
 
 OUTAGE_SHOWN_S: Final = 1.0  # so often it is said that a lost connection is still looked for
@@ -142,7 +143,7 @@ class Speaking:
         else:
             file = reading.outputs.file
             partial = f" (what came is in {file.partial})" if file is not None and file.partial.exists() else ""
-            self._progress.error(f"error: {error}{partial}")
+            self._progress.error(f"error: {told(error)}{partial}")
 
     def _tell_how_to_go_on(self, error: ClientError | None) -> None:
         reading, output = self._reading, self._plan.output

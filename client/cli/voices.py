@@ -5,6 +5,7 @@ import http.client
 import json
 import secrets
 import ssl
+import unicodedata
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -19,7 +20,9 @@ TIMEOUT_S: Final = 10.0
 LEARN_TIMEOUT_S: Final = 180.0  # for each answer of the socket: others may be learnt first
 MAX_BYTES: Final = 4_194_304
 MAX_RECORDING_BYTES: Final = 16_000_000  # what a server takes at most, less what goes along
-_COLUMNS: Final = ("id", "languages", "sample_rate", "license")
+_HEAD: Final = ("VOICE", "NAME", "LANGUAGES", "HZ", "FOLLOWS NO", "LICENSE")
+_PARAMETERS: Final = ("speed", "pitch", "instruct", "seed")
+_LONGEST_DESCRIPTION: Final = 120  # of the default voice, in the table's notes
 
 
 def run_voices(args: argparse.Namespace) -> str:
@@ -36,10 +39,10 @@ def run_voices(args: argparse.Namespace) -> str:
 
 
 def fetch_voices(url: str, api_key: str | None) -> bytes:
-    """The server's answer, JSON. Raises ConnectFailed."""
-    status, body, _ = _ask(url, api_key, "GET", PATH)
+    """The server's answer, JSON. Raises ClientError."""
+    status, body, retry_after = _ask(url, api_key, "GET", PATH)
     if status != 200:
-        raise ConnectFailed(explain_status(http_url(url, PATH), status, body))
+        raise _refused(http_url(url, PATH), status, body, retry_after)
     return body
 
 
@@ -143,7 +146,8 @@ def format_added(body: bytes) -> str:
         made, name = str(voice["id"]), str(voice["name"])
     except (ValueError, KeyError, TypeError):
         raise ServerMisbehaved("the new voice is not told in the expected form: is it a CosyStream server?") from None
-    return f'{made}  {_cell(name)}\nspeak with it: python -m client say --voice {made} "..."\n'
+    called = "" if name == made else f"  {_cell(name)}"
+    return f'{made}{called}\nspeak with it: python -m client say --voice {made} "..."\n'
 
 
 def format_voices(body: bytes) -> str:
@@ -157,22 +161,50 @@ def format_voices(body: bytes) -> str:
         raise ServerMisbehaved("the list of voices is not in the expected form: is it a CosyStream server?") from None
     if not voices:
         return "the server has no voice\n"
-    rows = [("VOICE", "LANGUAGES", "HZ", "LICENSE")]
+    rows = [_HEAD]
     for voice in voices:
-        cells = [_cell(voice.get(name)) for name in _COLUMNS]
-        if default is not None and voice.get("id") == default:
-            cells[0] += " *"
-        rows.append((cells[0], cells[1], cells[2], cells[3]))
-    widths = [max(len(row[i]) for row in rows) for i in range(len(_COLUMNS))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    notices = [f"{voice.get('id')}: {voice['notice']}" for voice in voices if voice.get("notice")]
-    notices += [f"{voice.get('id')}: {_cell(voice.get('name'))}, your own" for voice in voices if voice.get("own")]
+        made, name = _cell(voice.get("id")), _cell(voice.get("name"))
+        mark = " *" if default is not None and voice.get("id") == default else ""
+        rows.append((
+            made + mark, "-" if name == made else name, _cell(voice.get("languages")), _cell(voice.get("sample_rate")),
+            _follows_no(voice), _cell(voice.get("license")),
+        ))  # fmt: skip
+    widths = [max(_width(row[i]) for row in rows) for i in range(len(_HEAD))]
+    lines = [
+        "  ".join(cell + " " * (width - _width(cell)) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+    notes = [note for voice in voices for note in _notes(voice, is_default=voice.get("id") == default)]
     if default is not None:
         lines.append("* the server's default")
-    return "\n".join([*lines, *([""] if notices else []), *notices]) + "\n"
+    return "\n".join([*lines, *([""] if notes else []), *notes]) + "\n"
+
+
+def _follows_no(voice: Mapping[str, Any]) -> str:
+    """Which of the parameters of speech the voice does not follow."""
+    followed = voice.get("parameters")
+    return _cell([name for name in _PARAMETERS if name not in followed]) if isinstance(followed, list) else "-"
+
+
+def _notes(voice: Mapping[str, Any], *, is_default: bool) -> list[str]:
+    """What is to be known of a voice besides its row."""
+    found = [voice.get("notice")]
+    description = voice.get("description")
+    if is_default and isinstance(description, str) and len(description) <= _LONGEST_DESCRIPTION:
+        found.insert(0, description)
+    return [f"{_cell(voice.get('id'))}: {_cell(text)}" for text in found if text]
+
+
+def _width(text: str) -> int:
+    """Columns of a terminal: Hanzi and the like take two, marks upon other characters none."""
+    return sum(2 if unicodedata.east_asian_width(each) in "WF" else 1 for each in text if not _takes_no_room(each))
+
+
+def _takes_no_room(character: str) -> bool:
+    return unicodedata.category(character) in ("Mn", "Me", "Cf")
 
 
 def _cell(value: object) -> str:
-    if isinstance(value, list):
-        return " ".join(map(str, value))
-    return "-" if value is None or value == "" else str(value)
+    """On one line, without what a terminal would take for a command."""
+    text = " ".join(map(str, value)) if isinstance(value, list) else "" if value is None else str(value)
+    return "".join(each if each.isprintable() else " " for each in text).strip() or "-"

@@ -17,6 +17,7 @@ OwnsVoice: TypeAlias = Callable[[str], bool]
 
 DEFAULT_FRAME_MS_PCM = 40.0
 DEFAULT_FRAME_MS_OPUS = 20.0
+_NAMED_VOICES = 3  # of those that can do what another one cannot: a message is no list
 LARGE_FRAME_MS_PCM = 200.0  # in block mode and for clients that only collect: a fifth of the messages
 
 
@@ -128,7 +129,10 @@ def _lacks(voice: str, capabilities: Capabilities) -> tuple[str, ...]:
 def _check_followed(message: str, asked: c.Open | c.Start, voice: str, capabilities: Capabilities) -> None:
     for name in _lacks(voice, capabilities):
         if getattr(asked, name, None) not in (None, "", 1.0):
-            text = f"the voice {voice} follows no {name}: leave it out"
+            others = [each.id for each in capabilities.voices if name not in each.lacks][:_NAMED_VOICES]
+            others += ["a voice learnt from a recording"] * capabilities.cloning
+            instead = f", or use {' or '.join(others)}" if others else ""
+            text = f"the voice {voice} follows no {name}: leave it out{instead}"
             raise ProtocolError(ErrorCode.UNSUPPORTED, text, f"{message}.{name}")
 
 

@@ -198,8 +198,8 @@ async def test_voices(server: FakeServer, tmp_path: Path) -> None:
     ended = await run(tmp_path, "voices", url=server.url)
     assert ended.code == 0
     assert ended.out.decode().splitlines() == [
-        "VOICE   LANGUAGES  HZ     LICENSE",
-        "fake *  zh en      24000  MIT",
+        "VOICE   NAME  LANGUAGES  HZ     FOLLOWS NO  LICENSE",
+        "fake *  -     zh en      24000  -           MIT",
         "* the server's default",
         "",
         "fake: Not for sale.",
@@ -333,7 +333,11 @@ async def test_input_that_is_no_utf_8_ends_what_it_began(server: FakeServer, tmp
     [
         (s.Busy(1_500), ExitCode.BUSY, "the server is full or still starting: try again in 1.5 s"),
         (s.Busy(60_000, "quota", "the quota is used up"), ExitCode.BUSY, "the quota is used up: try again in 60.0 s"),
-        (s.Error("unknown_voice", "open.voice must be a or b", "open.voice"), ExitCode.SERVER, "must be a or b"),
+        (
+            s.Error("unknown_voice", "open.voice must be a or b", "open.voice"),
+            ExitCode.SERVER,
+            "--voice must be a or b (see",
+        ),
     ],
 )
 async def test_a_server_that_refuses(answer: s.ServerMessage, code: int, said: str, tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ async def test_an_engine_that_follows_no_instruction_says_so_in_a_line(tmp_path:
         )
     for ended in refused:
         assert (ended.code, ended.out) == (ExitCode.SERVER, b"")
-        assert ended.err == "error: the server reports unsupported: the engine tone has no instruct [start.instruct].\n"
+        assert ended.err == "error: the server reports unsupported: the engine tone has no instruct [--instruct].\n"
     assert await asyncio.to_thread(names, tmp_path) == ["book.txt"]
     assert one.code == other.code == 0
     assert one.out != other.out

@@ -89,13 +89,13 @@ async def a_learnt_voice_follows_instructions(server: ServerProcess, voice: str,
 
 
 async def a_trained_speaker_refuses_them(server: ServerProcess, folder: Path) -> None:
-    why = f"the voice {SPEAKER} follows no instruct: leave it out"
+    why = f"the voice {SPEAKER} follows no instruct: leave it out, or use a voice learnt from a recording"
     body = {"text": TEXT, "voice": SPEAKER, "instruct": "whisper"}
     status, answer = await http(server, "POST", "/v1/speak", orjson.dumps(body))
     assert status == 400
     assert orjson.loads(answer)["error"] == {"code": "unsupported", "field": "instruct", "message": why}
     ended = await run(folder, "say", TEXT, "--voice", SPEAKER, "--instruct", "whisper", "-o", "no.wav", url=server.url)
-    assert (ended.code, ended.err) == (1, f"error: the server reports unsupported: {why} [start.instruct].\n")
+    assert (ended.code, ended.err) == (1, f"error: the server reports unsupported: {why} [--instruct].\n")
     assert not await asyncio.to_thread(lambda: list(folder.glob("no.wav*")))
 
 

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from client.cli import voices as voices_command
 from client.cli.arguments import parse
 from client.cli.exit_codes import ExitCode, code_of
-from client.cli.voices import _refused
-from client.errors import Busy, ConnectFailed, ServerError
+from client.cli.voices import _refused, fetch_voices
+from client.errors import Busy, ClientError, ConnectFailed, ServerError
 from server.app import Server
 from tests.support.client_process import run
 from tests.support.server import running, url_of
@@ -32,8 +33,7 @@ async def test_a_voice_comes_and_goes(server: Server, tmp_path: Path) -> None:
     voice, name = ended.out.decode().splitlines()[0].split()
     assert name == "Me"
     ended = await run(tmp_path, "voices", url=url)
-    assert f"{voice}  zh en      24000  own recording" in ended.out.decode()
-    assert ended.out.decode().endswith(f"\n{voice}: Me, your own\n")
+    assert f"\n{voice}  Me          zh en      24000  instruct    own recording\n" in ended.out.decode()
     ended = await run(tmp_path, "say", "hi", "--voice", voice, "-o", "hi.wav", url=url)
     assert ended.code == 0
     assert (tmp_path / "hi.wav").stat().st_size > 1_000
@@ -42,7 +42,7 @@ async def test_a_voice_comes_and_goes(server: Server, tmp_path: Path) -> None:
     ended = await run(tmp_path, "voices", "remove", voice, url=url)
     assert (ended.code, ended.err) == (
         ExitCode.SERVER,
-        "error: the server reports unknown_voice: you have no voice of this id.\n",
+        "error: the server reports unknown_voice: you have no voice of this id (see: python -m client voices).\n",
     )
 
 
@@ -92,3 +92,13 @@ def test_what_answers_mean() -> None:
     assert str(refused) == "the server reports bad_value: the recording is silent [audio]."
     for status, body in ((401, _body("unauthorized", "an API key is needed")), (404, b"<html>"), (500, b"[]")):
         assert isinstance(_refused(ADDRESS, status, body, None), ConnectFailed)
+
+
+@pytest.mark.parametrize(("status", "code"), [(503, ExitCode.BUSY), (401, ExitCode.CONNECT), (404, ExitCode.CONNECT)])
+def test_a_list_that_is_not_given_ends_with_the_code_of_its_cause(
+    status: int, code: ExitCode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(voices_command, "_ask", lambda *_: (status, b"", None))
+    with pytest.raises(ClientError) as failure:
+        fetch_voices("h:1", None)
+    assert code_of(failure.value) is code

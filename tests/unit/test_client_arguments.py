@@ -1,6 +1,7 @@
 """What a user may ask for, what is refused, and in which words; text read from anywhere."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -8,10 +9,11 @@ import pytest
 
 from client.address import http_url, stream_url
 from client.cli.arguments import build_parser
-from client.cli.exit_codes import MEANINGS, ExitCode, code_of
+from client.cli.exit_codes import MEANINGS, VOICES_MEANINGS, ExitCode, code_of
 from client.cli.plan import Plan, make_plan
+from client.cli.telling import told
 from client.cli.text_source import paced
-from client.cli.voices import format_voices
+from client.cli.voices import format_added, format_voices
 from client.errors import Busy, ConnectFailed, DigestMismatch, OutputFailed, ServerError, ServerLost, UsageError
 
 
@@ -92,10 +94,68 @@ def test_wrong_arguments_end_with_the_usage_code(arguments: tuple[str, ...]) -> 
     assert exit_.value.code == ExitCode.USAGE
 
 
-def test_help_explains_every_exit_code() -> None:
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        *[(("say", "a", f"--{name}", "abc"), f"--{name} must be a whole number, not 'abc' (see {{}} say --help)")
+          for name in ("seed", "bitrate", "sample-rate")],
+        *[(("say", "a", f"--{name}", "nan"), f"--{name} must be a number, not 'nan' (see {{}} say --help)")
+          for name in ("speed", "pitch", "volume")],
+        (("stream", "a", "--rate", "0"), "--rate must be a number above 0, not '0' (see {} stream --help)"),
+        (
+            ("say", "a", "--busy-wait", "soon"),
+            "--busy-wait must be a number of seconds from 0 on, not 'soon' (see {} say --help)",
+        ),
+        (("say", "a", "--no\nsuch"), "unrecognized arguments: --no such (see {} --help)"),
+        (
+            ("voices", "add"),
+            "the following arguments are required: --wav (see {} voices add --help)",
+        ),
+        ((), "the following arguments are required: COMMAND (see {} --help)"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_told_in_one_line(
+    arguments: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        build_parser().parse_args(arguments)
+    assert exit_.value.code == ExitCode.USAGE
+    assert capsys.readouterr() == ("", f"error: {said.format('python -m client')}\n")
+
+
+@pytest.mark.parametrize("name", ["seed", "bitrate", "sample-rate"])
+def test_a_number_of_any_length_is_refused_in_order(folder: Path, name: str) -> None:
+    with pytest.raises(UsageError, match=f"^--{name} must be "):
+        plan_of("say", "x", f"--{name}", "9" * 400)
+
+
+def test_help_explains_every_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
     text = build_parser().format_help()
     for code in ExitCode:
         assert f"{code.value:3}  {MEANINGS[code]}" in text
+    for action in ([], ["list"], ["add"], ["remove"]):
+        with pytest.raises(SystemExit):
+            build_parser().parse_args(["voices", *action, "--help"])
+        text = capsys.readouterr().out
+        assert "spoken" not in text
+        for code, meaning in VOICES_MEANINGS.items():
+            assert f"{code.value:3}  {meaning}" in text
+
+
+def test_a_server_error_is_told_by_the_option() -> None:
+    refused = ServerError("unsupported", "the voice a follows no instruct: leave it out", "start.instruct")
+    assert (
+        told(refused) == "the server reports unsupported: the voice a follows no instruct: leave it out [--instruct]."
+    )
+    assert (refused.field, "[start.instruct]" in str(refused)) == ("start.instruct", True)  # as programs know it
+    unknown = ServerError("unknown_voice", "open.voice must be a, not 'b'", "open.voice")
+    assert told(unknown) == (
+        "the server reports unknown_voice: --voice must be a, not 'b' (see: python -m client voices)."
+    )
+    other = ServerError("bad_message", "open.sample_rate must be 8000", "open.sample_rate", retryable=True)
+    assert told(other) == "the server reports bad_message: --sample-rate must be 8000. Trying again may help."
+    for error in (ServerError("bad_value", "the recording is silent", "audio"), UsageError("no")):
+        assert told(error) == str(error)
 
 
 def test_errors_have_codes_of_their_own() -> None:
@@ -156,17 +216,43 @@ async def test_pacing() -> None:
 def test_voices_as_a_table() -> None:
     body = (
         b'{"default": "zh-1", "voices": ['
-        b'{"id": "zh-1", "languages": ["zh", "en"], "sample_rate": 24000, "license": "MIT", "notice": "Not for sale."},'
-        b'{"id": "en-2", "languages": ["en"], "sample_rate": 22050, "license": "Apache-2.0"}]}'
+        b'{"id": "zh-1", "languages": ["zh", "en"], "sample_rate": 24000, "license": "MIT", "notice": "Not for sale.",'
+        b' "description": "Reads news.", "parameters": ["speed"]},'
+        b'{"id": "en-2", "languages": ["en"], "sample_rate": 22050, "license": "Apache-2.0", "description": "x"}]}'
     )
     assert format_voices(body).splitlines() == [
-        "VOICE   LANGUAGES  HZ     LICENSE",
-        "zh-1 *  zh en      24000  MIT",
-        "en-2    en         22050  Apache-2.0",
+        "VOICE   NAME  LANGUAGES  HZ     FOLLOWS NO           LICENSE",
+        "zh-1 *  -     zh en      24000  pitch instruct seed  MIT",
+        "en-2    -     en         22050  -                    Apache-2.0",
         "* the server's default",
         "",
+        "zh-1: Reads news.",
         "zh-1: Not for sale.",
     ]
+
+
+def test_names_of_voices_stand_in_columns_whatever_their_script() -> None:
+    """A Hanzi takes two columns of a terminal, a mark upon a letter none; an unnamed voice is called by its id."""
+    names = ("安娜", "Ame\u0301lie", "own-3", "two\nlines\x1b[2J")
+    parameters = ["instruct", "pitch", "seed", "speed"]
+    voices = [
+        {"id": f"own-{number}", "name": name, "license": "own recording", "own": True, "parameters": parameters}
+        for number, name in enumerate(names, 1)
+    ]
+    assert format_voices(json.dumps({"default": None, "voices": voices}).encode()).splitlines() == [
+        "VOICE  NAME           LANGUAGES  HZ  FOLLOWS NO  LICENSE",
+        "own-1  安娜           -          -   -           own recording",
+        "own-2  Ame\u0301lie         -          -   -           own recording",
+        "own-3  -              -          -   -           own recording",
+        "own-4  two lines [2J  -          -   -           own recording",
+    ]
+    assert format_added(b'{"id": "own-1", "name": "own-1"}').splitlines()[0] == "own-1"
+    assert format_added('{"id": "own-1", "name": "安娜"}'.encode()).splitlines()[0] == "own-1  安娜"
+
+
+def test_a_long_description_is_left_to_json() -> None:
+    voice = {"id": "a", "description": "x" * 121}
+    assert "xxx" not in format_voices(json.dumps({"default": "a", "voices": [voice]}).encode())
 
 
 def test_a_bare_host_gets_the_usual_port() -> None:

@@ -250,6 +250,20 @@ def test_what_a_voice_does_not_follow_is_refused_with_its_name() -> None:
         assert refused.value.code is ErrorCode.UNSUPPORTED
 
 
+def test_a_refusal_names_voices_that_do_follow() -> None:
+    can = capabilities()
+    lacking = replace(can.voices[0], id="a", lacks=("speed",))
+    others = tuple([replace(lacking, id=name, lacks=lacks) for name, lacks in (("b", ()), ("c", ("speed",)))])
+    for voices, cloning, instead in (
+        ((lacking,), False, ""),
+        ((lacking,), True, ", or use a voice learnt from a recording"),
+        ((lacking, *others), True, ", or use b or a voice learnt from a recording"),
+    ):
+        with pytest.raises(ProtocolError) as refused:
+            configure(c.Open(speed=1.5), replace(can, voices=voices, cloning=cloning), "a", lambda _: False)
+        assert refused.value.message == f"the voice a follows no speed: leave it out{instead}"
+
+
 def test_what_a_session_asks_for_holds_for_each_of_its_voices() -> None:
     can = capabilities()
     voices = (replace(can.voices[0], lacks=("speed", "pitch")), *can.voices[1:])

@@ -81,6 +81,20 @@ def test_a_text_that_cannot_be_of_the_recording_is_refused(text: str, message: s
     assert str(failure.value) == message
 
 
+@pytest.mark.parametrize("text", ["hello", "你"])
+def test_a_text_that_is_far_too_short_for_the_recording_is_refused(text: str) -> None:
+    """Who speaks as slowly as one can is still taken at their word."""
+    assert spoken_text(text, 3.3, 2)
+    assert spoken_text(" ".join([text] * 9), 30.0, 2)
+    for given, seconds, words in ((text, 3.4, "1 word"), (" ".join([text] * 8), 30.0, "8 words")):
+        with pytest.raises(ValueError) as failure:
+            spoken_text(given, seconds, 2)
+        assert str(failure.value) == (
+            f"text has {words}, too few for {seconds} s of speech: give all that is said in the recording, or leave it"
+            " out"
+        )
+
+
 def test_the_recordings_text_may_hold_marks() -> None:
     assert spoken_text("他[breath][h][ǎo]", 3.0, 3) == "他[breath][h][ǎo]。"
     assert spoken_text(" \n ", 3.0, 3) == ""

@@ -16,6 +16,7 @@ from server.text.normaliser import normalise
 from server.text.tokens import Boundary, Cut, CutCause
 
 _FASTEST: Final = 12  # words or Hanzi a second; auctioneers reach 7
+_SLOWEST: Final = 0.3  # words or Hanzi a second, pauses included; who dictates slowly says one
 _LONGEST_TEXT: Final = 2000  # characters
 _FRAMES_PER_CODE: Final = 2
 
@@ -50,5 +51,10 @@ def spoken_text(text: str, seconds: float, version: ModelVersion) -> str:
     if words > _FASTEST * seconds:
         raise ValueError(
             f"text has {words} words, which nobody says in {seconds:.1f} s: give exactly what is said in the recording"
+        )
+    if words < _SLOWEST * seconds:
+        raise ValueError(
+            f"text has {words} word{'s' * (words > 1)}, too few for {seconds:.1f} s of speech: give all that is said"
+            " in the recording, or leave it out"
         )
     return text_of(wording(tokens, Boundary.SENTENCE))
