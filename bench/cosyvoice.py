@@ -30,7 +30,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="one round, short utterances")
     args = parser.parse_args()
     if find_spec("torch") is None:
-        print("bench.cosyvoice: not run, it needs the extra: pip install '.[cosyvoice]'")
+        print("bench.cosyvoice: not run, it needs the extra: pip install -e '.[cosyvoice]' -c constraints.txt")
         return 0
     import torch
 

@@ -33,7 +33,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=100.0, help="at most for each crowd (default: 100)")
     args = parser.parse_args()
     if find_spec("torch") is None:
-        print("bench.cosyvoice_gpu: not run, it needs the extra: pip install '.[cosyvoice]'")
+        print("bench.cosyvoice_gpu: not run, it needs the extra: pip install -e '.[cosyvoice]' -c constraints.txt")
         return 0
     import torch
 

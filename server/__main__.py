@@ -14,6 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
+from server.engines.examining import how_to_install
 from server.gateway.auth import KeysError, add_key, read_key_file, remove_keys
 from server.setting_sources import load
 from server.settings import ENV_PREFIX, OPTIONS, Settings, SettingsError, markdown_table
@@ -78,6 +79,9 @@ def _dlq(arguments: list[str]) -> int:
 
 def _doctor(arguments: list[str]) -> int:
     """Whether the engine of these settings can run here."""
+    if {"-h", "--help"}.intersection(arguments):
+        print(importlib.import_module("server.doctor").help_text(), end="")
+        return EXIT_OK
     settings = _load(arguments)
     if settings is None:
         return EXIT_USAGE
@@ -92,8 +96,8 @@ def _parity(arguments: list[str]) -> int:
     except ModuleNotFoundError as missing:
         if missing.name is None or missing.name.partition(".")[0] == "server":
             raise
-        print(f"cosystream: there is no {missing.name}: pip install 'cosystream[cosyvoice]'", file=sys.stderr)
-        return EXIT_FAILED
+        print(f"cosystream: there is no {missing.name}: {how_to_install('cosyvoice')}", file=sys.stderr)
+        return EXIT_USAGE
     return status
 
 

@@ -1,5 +1,6 @@
 """`python -m server doctor`: whether an engine can run here, with these settings, and how much of it."""
 
+import argparse
 import importlib
 import platform
 import sys
@@ -17,8 +18,26 @@ _EXAMINERS: Final = {
 }
 
 
+_OF_SIZE: Final = ("memory: ", "disk: ")  # how problems begin where the machine is too small
+
+
+def help_text() -> str:
+    """What the command does."""
+    parser = argparse.ArgumentParser(
+        prog="python -m server doctor",
+        usage="%(prog)s [--config FILE] [OPTION VALUE ...]",
+        description="Look whether the engine can run on this machine with these settings: packages, device, model,"
+        " disk and memory, and how many sessions fit beside each other. Nothing is loaded or fetched. Takes the"
+        " settings of the server (`python -m server --help`), for example: --engine cosyvoice --model DIR"
+        " --engine-option batch=8.",
+        epilog="Exit status: 0 it fits; 1 it does not fit or cannot run here, each reason is a line PROBLEM; 2 the"
+        " settings are wrong.",
+    )
+    return parser.format_help()
+
+
 def run(settings: Settings) -> int:
-    """Print what there is and what is wrong; the exit status: 0 it fits, 1 it does not."""
+    """Print what there is and what is wrong; the exit status: 0 it fits, 1 it does not, or cannot run."""
     found = examine(settings)
     width = max(len(what) for what, _ in found.facts)
     for what, text in found.facts:
@@ -27,8 +46,14 @@ def run(settings: Settings) -> int:
         print(f"advice: {line}")
     for line in found.problems:
         print(f"PROBLEM: {line}")
-    print("it does not fit" if found.problems else "it fits")
+    print(_verdict(found))
     return 1 if found.problems else 0
+
+
+def _verdict(found: Examination) -> str:
+    if not found.problems:
+        return f"it fits, if {found.assumed}" if found.assumed else "it fits"
+    return "it does not fit" if all(each.startswith(_OF_SIZE) for each in found.problems) else "it cannot run here"
 
 
 def examine(settings: Settings) -> Examination:

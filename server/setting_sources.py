@@ -16,6 +16,7 @@ _OTHER_ENV: Final = frozenset({CONFIG_ENV, "COSYSTREAM_MODEL_DIR", "COSYSTREAM_U
 # Kubernetes describes a service called `cosystream` by such variables in every pod.
 _KUBERNETES_ENV: Final = re.compile(r"COSYSTREAM_(SERVICE_(HOST|PORT.*)|PORT_[0-9]+_.*)")
 LEAST_OVERLAP_TOKENS: Final = 8  # about a clause: less says too little about how the sentence goes on
+_WITHOUT_MODEL: Final = ("embedded", "tone")
 _BY_NAME: Final = {each.name: each for each in OPTIONS}
 
 
@@ -67,7 +68,7 @@ def argument_parser(prog: str = "python -m server") -> argparse.ArgumentParser:
         epilog=f"Every setting can also come from the environment ({ENV_PREFIX}PORT for --port) or from a TOML file "
         "(port = 8765); the command line wins over the environment, which wins over the file. "
         "Other commands: `keys add|list|remove`, `health`, `settings --markdown`, `dlq list|show|replay`,"
-        " `parity DIR`.",
+        " `doctor`, `parity DIR`.",
         allow_abbrev=False,
     )
     add_settings(parser)
@@ -176,6 +177,11 @@ class _Loader:
 
 def _contradictions(settings: Settings) -> list[str]:
     found = []
+    if settings.engine in _WITHOUT_MODEL and "model" in settings.engine_options:
+        found.append(
+            f"model = {str(settings.engine_options['model'])!r}: the engine {settings.engine} takes no model; "
+            "for CosyVoice add --engine cosyvoice"
+        )
     if (settings.tls_cert is None) != (settings.tls_key is None):
         missing = "tls_key" if settings.tls_key is None else "tls_cert"
         found.append(f"{missing} is missing: tls_cert and tls_key go together")

@@ -85,7 +85,7 @@ class Settings:
         metadata=option(
             "Engine",
             Text("a name"),
-            "embedded, cosyvoice (see docs/engines.md), tone (no speech, for tests), or one you installed",
+            "embedded, cosyvoice (see docs/cosyvoice.md), tone (no speech, for tests), or one you installed",
         ),
     )
     engine_options: Mapping[str, Any] = field(

@@ -49,7 +49,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     missing = [name for name in _COSYVOICE_MODULES if not _is_there(name)]
     if not missing:
         return None
-    reason = f"there is no {', '.join(missing)}: pip install -e '.[cosyvoice]'"
+    reason = f"there is no {', '.join(missing)}: pip install -e '.[cosyvoice]' -c constraints.txt"
     config.stash[_NOT_RUN][f"{path}: {reason}"] = 1
     return True
 

@@ -3,31 +3,44 @@
 import os
 import re
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
+from typing import Final
 
-_REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)[^;]*(?:;(.*))?")
+_REQUIREMENT: Final = re.compile(r"([A-Za-z0-9._-]+)[^;]*(?:;(.*))?")
+
+
+def how_to_install(extra: str = "") -> str:
+    """The command that brings an extra's packages, or the package's own. It is run in a checkout: the package is on no
+    index; and its versions are those that the tests ran with.
+    """
+    what = f"'.[{extra}]'" if extra else "."
+    return f"pip install -e {what} -c constraints.txt"
 
 
 @dataclass(slots=True)
 class Examination:
     """Facts are pairs of a word and what it is; problems, one line each, keep the engine from running; advice does
-    not.
+    not. `assumed`: what was not looked at, and must be so for the rest to hold; empty where nothing is.
     """
 
     facts: list[tuple[str, str]] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     advice: list[str] = field(default_factory=list)
+    assumed: str = ""
 
     def fact(self, what: str, text: str) -> None:
         """Something that is so."""
         self.facts.append((what, text))
 
 
-def check_packages(found: Examination, extra: str = "") -> bool:
-    """Whether everything is installed that the package needs, or that one of its extras brings."""
-    wanted = []
+def check_packages(found: Examination, extra: str = "", besides: Sequence[str] = ()) -> bool:
+    """Whether everything is installed that the package needs, or that one of its extras brings. `besides`: packages
+    without the extra that it uses most, to be named with it.
+    """
+    wanted = list(besides)
     for requirement in metadata.requires("cosystream") or ():
         match = _REQUIREMENT.match(requirement)
         marker = (match[2] or "").replace("'", '"') if match else ""
@@ -43,8 +56,7 @@ def check_packages(found: Examination, extra: str = "") -> bool:
     if versions and extra:
         found.fact("packages", ", ".join(versions))
     if missing:
-        how = f"'cosystream[{extra}]'" if extra else "cosystream"
-        found.problems.append(f"packages: there is no {', '.join(missing)}: pip install {how}")
+        found.problems.append(f"packages: there is no {', '.join(missing)}: {how_to_install(extra)}")
     return not missing
 
 
@@ -81,7 +93,7 @@ def check_disk(found: Examination, needed: int, folder: Path, what: str) -> None
     """Whether something fits on the disk."""
     place = existing(folder)
     free = shutil.disk_usage(place).free
-    found.fact("disk", f"{gigabytes(free)} free in {place}")
+    found.fact("disk", f"{gigabytes(needed)} needed, {gigabytes(free)} free in {place}")
     if free < needed:
         found.problems.append(f"disk: {what} takes {gigabytes(needed)}, and {gigabytes(free)} are free in {place}")
     if not os.access(place, os.W_OK | os.X_OK):

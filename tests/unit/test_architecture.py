@@ -81,7 +81,7 @@ COMMAND_LINE = (
     "client/cli",
     "server/__main__.py",
     "server/doctor.py",
-    "server/engines/cosyvoice/parity/command.py",
+    "server/engines/cosyvoice/parity",
     "server/engines/embedded/__main__.py",
     "server/jobs/command.py",
 )

@@ -42,10 +42,28 @@ def test_too_little_of_everything(
 
 def test_wrong_names_and_options_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--engine", "nobody"]) == 1
-    assert "PROBLEM: engine: nobody is not one of " in capsys.readouterr().out
+    told = lines(capsys)
+    assert any(line.startswith("PROBLEM: engine: nobody is not one of ") for line in told)
+    assert told[-1] == "it cannot run here"
     assert main(["doctor", "--engine-option", "colour=red"]) == 1
     assert "PROBLEM: embedded: engine option colour is not one of " in capsys.readouterr().out
     assert main(["doctor", "--port", "x"]) == 2
+
+
+def test_its_help_is_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--engine", "tone", "--help"]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert told.startswith("usage: python -m server doctor ")
+    assert "Exit status: 0 it fits; 1 " in told
+
+
+def test_what_is_assumed_is_a_condition(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def assuming(_: object, found: examining.Examination) -> None:
+        found.assumed = "pigs fly"
+
+    monkeypatch.setattr(embedded, "examine", assuming)
+    assert main(["doctor"]) == 0
+    assert lines(capsys)[-1] == "it fits, if pigs fly"
 
 
 def test_an_engine_that_nobody_knows_of_is_only_named(capsys: pytest.CaptureFixture[str]) -> None:
@@ -63,11 +81,11 @@ def test_packages_that_are_missing_are_named(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(metadata, "requires", lambda _: there)
     found = examining.Examination()
     assert not examining.check_packages(found)
-    assert found.problems == ["packages: there is no lost: pip install cosystream"]
+    assert found.problems == ["packages: there is no lost: pip install -e . -c constraints.txt"]
     found = examining.Examination()
     assert not examining.check_packages(found, "cosyvoice")
     assert "gone-away" in found.problems[0]
-    assert found.problems[0].endswith(": pip install 'cosystream[cosyvoice]'")
+    assert found.problems[0].endswith(": pip install -e '.[cosyvoice]' -c constraints.txt")
 
 
 def test_a_container_s_limit_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

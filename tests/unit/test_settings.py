@@ -241,3 +241,10 @@ def test_an_overlap_below_8_warns(overlap: int, warned: bool) -> None:
     warnings = load(["--block-overlap-tokens", str(overlap)], {}).warnings
     text = f"block_overlap_tokens = {overlap}: below 8, prosody may break where a long sentence is cut into blocks"
     assert warnings == ((text,) if warned else ())
+
+
+@pytest.mark.parametrize("argv", [["--model", "mine"], ["--engine-option", "model=mine"]])
+def test_an_engine_without_models_names_the_one_that_has(argv: list[str]) -> None:
+    told = "model = 'mine': the engine embedded takes no model; for CosyVoice add --engine cosyvoice"
+    assert problems(argv) == [told]
+    assert load([*argv, "--engine", "cosyvoice"], {}).engine_options == {"model": "mine"}

@@ -1,21 +1,19 @@
 """What `python -m server doctor` looks at for this engine: packages, device, folder, and how much fits."""
 
-import os
-import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from server.engines.cosyvoice.options import Options, parse_options
-from server.engines.examining import Examination, check_disk, check_packages, free_memory, gigabytes
+from server.engines.base import EngineError
+from server.engines.cosyvoice.options import parse_options
+from server.engines.cosyvoice.starting import place_of
+from server.engines.examining import Examination, check_packages, free_memory, gigabytes
 
 if TYPE_CHECKING:
     import torch
 
-    from server.engines.cosyvoice.config import ModelConfig, ModelVersion
     from server.engines.cosyvoice.fitting import Needs
 
-FETCHED_BYTES: Final = {2: 3_300_000_000, 3: 4_300_000_000}  # about; the hub tells when it is asked
+LARGE_BYTES: Final = 1_000_000_000  # of weights: more than two cores can speak live with
 MOST_BATCH: Final = 256  # see `parse_options`
 _MIB: Final = 1024 * 1024
 
@@ -23,15 +21,20 @@ _MIB: Final = 1024 * 1024
 def examine(given: Mapping[str, Any], found: Examination) -> None:
     """Raises ValueError for options that are wrong, EngineError for a device or a folder that is none."""
     options = parse_options(given)
-    if not check_packages(found, "cosyvoice"):
+    if not check_packages(found, "cosyvoice", ("onnxruntime",)):
         return
+    from server.engines.cosyvoice.examining_model import look_at_model
     from server.engines.cosyvoice.loading import BATCH, device_of, precision_of, voice_cache_bytes
 
     device = device_of(options)
     precision = options.precision if options.precision != "auto" else precision_of(device)
-    if options.quantise == "int8" and (device.type != "cpu" or precision != "fp32"):
-        found.problems.append("engine option quantise: int8 needs the CPU and precision fp32")
-    config = _model(options, found)
+    try:
+        place_of(options)
+    except EngineError as error:
+        found.problems.append(str(error))
+    config = look_at_model(options, found)
+    if config is None:
+        return
     from server.engines.cosyvoice.fitting import needs_of
 
     needs = needs_of(
@@ -42,6 +45,8 @@ def examine(given: Mapping[str, Any], found: Examination) -> None:
         length=options.length,
         history_s=options.history_s,
     )
+    if device.type == "cpu" and needs.weights.all > LARGE_BYTES:
+        found.advice.append("a CPU is too slow for live speech with a model of this size; it is enough to try it")
     _weigh(
         found,
         needs,
@@ -59,36 +64,11 @@ def _memory(device: "torch.device", found: Examination) -> int:
 
     if device.type == "cpu":
         found.fact("device", f"cpu ({torch.backends.cpu.get_cpu_capability()}), torch {torch.__version__}")
-        found.advice.append("a CPU is too slow for live speech with a full-size model; it is enough to try it")
         return free_memory()
     free, total = torch.cuda.mem_get_info(device)
     name = torch.cuda.get_device_name(device)
     found.fact("device", f"{name}, {gigabytes(free)} free of {gigabytes(total)}, torch {torch.__version__}")
     return free
-
-
-def _model(options: Options, found: Examination) -> "ModelConfig":
-    """The sizes of the model: its folder's, or those that the official ones have, where it is not here yet."""
-    from server.engines.cosyvoice.folder import ModelFolder
-    from server.engines.cosyvoice.hub.fetching import is_complete
-    from server.engines.cosyvoice.hub.finding import kept_folder, why_offline
-    from server.engines.cosyvoice.synthetic import full
-
-    place = Path(options.model).expanduser()
-    if not place.is_dir():
-        place = kept_folder(options, os.environ)
-        if not is_complete(place):
-            version: ModelVersion = 3 if re.search(r"cosyvoice-?3", options.model, re.IGNORECASE) else 2
-            found.fact("model", f"{options.model} is fetched from {options.hub} at the first start, into {place}")
-            if reason := why_offline(options, os.environ):
-                found.problems.append(f"model: {options.model} is not in {place}, and nothing is fetched: {reason}")
-            check_disk(found, FETCHED_BYTES[version], place, f"fetching {options.model}")
-            return full(version)
-    folder = ModelFolder.open(place)
-    size = sum(path.stat().st_size for path in place.rglob("*") if path.is_file())
-    speakers = "with speakers" if folder.speakers is not None else "without speakers"
-    found.fact("model", f"CosyVoice {folder.version}, {speakers}, {gigabytes(size)} in {place}")
-    return folder.config
 
 
 def _weigh(
@@ -112,8 +92,13 @@ def _weigh(
         return
     voices = voice_cache // needs.voice
     fits = needs.fitting(memory, voice_cache)
-    found.fact("voices", f"{voices} of {PROMPT_S} s are kept in {gigabytes(voice_cache)} (voice_cache_mb)")
-    found.fact("sessions", f"{fits} segments fit beside each other, {batch} are wanted (batch); more take turns")
+    kept = f"up to {voices}" if voices else f"none (one takes {gigabytes(needs.voice)})"
+    found.fact("voices", f"{kept} of {PROMPT_S} s are kept in {gigabytes(voice_cache)} (voice_cache_mb)")
+    found.fact(
+        "sessions",
+        f"{fits} segments fit into memory beside each other; a step takes up to {batch} (batch), further ones take"
+        " turns",
+    )
     if voices < 1:
         least = -(-needs.voice // _MIB)
         found.advice.append(f"voice_cache_mb={least} would keep a voice of {PROMPT_S} s while others speak")

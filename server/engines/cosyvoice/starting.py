@@ -1,13 +1,20 @@
 """The entry point of the engine: light, so that a missing package is said in a line and not as a trace."""
 
+import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from server.engines.base import EngineError
-from server.engines.cosyvoice.options import parse_options
+from server.engines.cosyvoice.options import OptionError, Options, parse_options
+from server.engines.examining import how_to_install
 
 if TYPE_CHECKING:
+    import torch
+
     from server.engines.cosyvoice.engine import CosyVoiceEngine
+
+
+_log = logging.getLogger(__name__)
 
 
 def create(options: Mapping[str, Any]) -> "CosyVoiceEngine":
@@ -20,13 +27,15 @@ def create(options: Mapping[str, Any]) -> "CosyVoiceEngine":
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("server"):
             raise
-        message = f"the engine cosyvoice needs {error.name}: pip install 'cosystream[cosyvoice]'"
+        message = f"the engine cosyvoice needs {error.name}: {how_to_install('cosyvoice')}"
         raise EngineError(message) from error
     except (ImportError, OSError, MemoryError) as error:
         if not _is_about_memory(error):
             raise
         raise EngineError("not enough memory to load the libraries that the engine cosyvoice needs") from error
+    device, precision = place_of(parsed)  # before anything is fetched
     folder = find_model(parsed)
+    _log.info("loading the model in %s on %s in %s", folder, device.type, precision)
     try:
         return CosyVoiceEngine(load(parsed, folder))
     except (MemoryError, RuntimeError) as error:
@@ -36,6 +45,26 @@ def create(options: Mapping[str, Any]) -> "CosyVoiceEngine":
             f"not enough memory for the model in {folder}: `python -m server doctor --engine cosyvoice` says what fits"
         )
         raise EngineError(message) from error
+
+
+def place_of(options: Options) -> "tuple[torch.device, str]":
+    """Where the options say to compute, and in what precision. Raises EngineError where that is not possible here."""
+    from server.engines.cosyvoice.loading import device_of, precision_of
+
+    device = device_of(options)
+    precision = options.precision if options.precision != "auto" else precision_of(device)
+    if options.quantise == "int8" and (device.type != "cpu" or precision != "fp32"):
+        raise OptionError(
+            f"engine option quantise: int8 needs device cpu and precision fp32, and these are {device.type} and"
+            f" {precision}"
+        )
+    if options.quantise == "int8":
+        import torch
+
+        from server.engines.cosyvoice.llm.quantise import Int8Linear
+
+        Int8Linear([torch.zeros(8, 8)])  # refuses where this processor or this torch cannot do it
+    return device, precision
 
 
 def _is_about_memory(error: Exception) -> bool:

@@ -25,12 +25,13 @@ _NORMED: Final = (  # how a weight that is kept as (length, direction) is called
 _TRAINING: Final = ("epoch", "step")  # what a training run keeps beside its weights
 
 
-def load_state(path: Path) -> dict[str, Tensor]:
+def load_state(path: Path, *, sums: bool = True) -> dict[str, Tensor]:
     """The tensors of a checkpoint, on the CPU and mapped from the file where it allows that. Raises ModelError, also
-    where a byte is not as it was written, if the file tells (see `_check_records`).
+    where a byte is not as it was written, if the file tells (see `_check_records`); without `sums` the contents of
+    tensors are not read.
     """
     try:
-        found = _read(path)
+        found = _read(path, sums=sums)
     except FileNotFoundError:
         raise ModelError(f"{path}: is missing") from None
     except OSError as problem:
@@ -54,7 +55,7 @@ def load_state(path: Path) -> dict[str, Tensor]:
     raise ModelError(f"{path}: must be a dictionary of tensors by name, is {_kind(found)}")
 
 
-def _read(path: Path) -> Any:
+def _read(path: Path, *, sums: bool) -> Any:
     with path.open("rb") as file:
         zipped = file.read(2) == b"PK"
     if not zipped and path.stat().st_size < 2:
@@ -63,11 +64,11 @@ def _read(path: Path) -> Any:
         # Files of torch before 1.6 are no archives, and cannot be mapped.
         found = torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
     if zipped:
-        _check_records(path)
+        _check_records(path, sums=sums)
     return found
 
 
-def _check_records(path: Path) -> None:
+def _check_records(path: Path, *, sums: bool) -> None:
     """That each tensor's bytes have the CRC-32 that was written with them: 0.3 to 0.7 s of a processor a GB, and the
     reading, after which the file is in memory for whoever copies the weights. Files without such sums are taken as they
     are: torch.serialization.set_crc32_options(False) leaves all of them zero. Raises ModelError.
@@ -79,7 +80,7 @@ def _check_records(path: Path) -> None:
                 raise ModelError(f"{path}: must hold its tensors as torch wrote them, but was compressed again")
             if sum(each.file_size for each in records) > path.stat().st_size:
                 raise zipfile.BadZipFile
-            if not any(each.CRC for each in records):
+            if not sums or not any(each.CRC for each in records):
                 return
             for each in records:
                 _check_record(archive, each, path)

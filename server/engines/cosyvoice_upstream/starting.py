@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from server.engines.base import EngineError
+from server.engines.examining import how_to_install
 
 if TYPE_CHECKING:
     from server.engines.cosyvoice_upstream.engine import UpstreamEngine
@@ -38,7 +39,7 @@ def create(options: Mapping[str, Any]) -> "UpstreamEngine":
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("server"):
             raise
-        message = f"the engine cosyvoice-upstream needs {error.name}: pip install 'cosystream[cosyvoice]'"
+        message = f"the engine cosyvoice-upstream needs {error.name}: {how_to_install('cosyvoice')}"
         raise EngineError(message) from error
     try:
         make = getattr(package, "AutoModel", None) or package.CosyVoice2

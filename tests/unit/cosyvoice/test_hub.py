@@ -4,6 +4,8 @@ import logging
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
@@ -48,6 +50,31 @@ def find(
 ) -> Path:
     options = Options(model=name, hub=kind, revision=revision, offline=offline)
     return find_model(options, {**hub.environment(home), **environment})
+
+
+@contextmanager
+def another_server(status: int, page: bytes = b"<html>gone</html>") -> Iterator[ModelHub]:
+    """It has the same page for everything."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.send_header("Content-Type", "text/html")
+            self.send_header("Content-Length", str(len(page)))
+            self.end_headers()
+            self.wfile.write(page)
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        try:
+            yield ModelHub(url=f"http://127.0.0.1:{server.server_address[1]}")
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -198,6 +225,40 @@ def test_without_a_network_it_says_so_soon(hub: ModelHub, kind: Hub, tmp_path: P
     assert time.monotonic() - begun < 5
 
 
+@pytest.mark.parametrize(
+    ("status", "words"), [(503, "answered 503 when .*: try later$"), (404, "answered 404 when .*: is {} right[?]$")]
+)
+def test_an_answer_that_no_hub_gives_is_told_in_short(kind: Hub, tmp_path: Path, status: int, words: str) -> None:
+    variable = {"huggingface": "HF_ENDPOINT", "modelscope": "MODELSCOPE_ENDPOINT"}[kind]
+    with another_server(status) as other, pytest.raises(HubError, match=words.format(variable)) as caught:
+        find(other, kind, tmp_path)
+    assert NAME in str(caught.value)
+    assert len(str(caught.value)) < 120
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("page", [b"<html>hello</html>", b"{}", b"[]"])
+def test_a_server_that_is_no_hub_is_told(kind: Hub, tmp_path: Path, page: bytes) -> None:
+    with (
+        another_server(200, page) as other,
+        pytest.raises(HubError, match=r"does not answer as .* is \w+_ENDPOINT right"),
+    ):
+        find(other, kind, tmp_path)
+
+
+def test_a_fetch_that_brings_nothing_leaves_nothing(hub: ModelHub, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    hub.refuse = {NAME: "gated files"}
+    with pytest.raises(HubError, match="is gated"):
+        find(hub, "huggingface", home)
+    assert not list(home.iterdir())
+    for kind in ("huggingface", "modelscope"):
+        with pytest.raises(HubError, match="there is no model"):
+            find(hub, kind, home, name="no/body")
+    assert not list(home.iterdir())
+
+
 def test_offline_nothing_is_asked(hub: ModelHub, kind: Hub, tmp_path: Path) -> None:
     with pytest.raises(HubError, match=r"is not in .*: engine option offline is on"):
         find(hub, kind, tmp_path, offline=True)
@@ -261,14 +322,23 @@ def test_progress_is_a_line_on_a_terminal(
 
 
 def test_an_engine_starts_with_the_name_of_a_model(
-    hub: ModelHub, kind: Hub, tmp_path: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+    hub: ModelHub,
+    kind: Hub,
+    tmp_path: Path,
+    tiny_model: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     hub.put("Some-One/Tiny", tiny_model)
     for name, value in hub.environment(tmp_path).items():
         monkeypatch.setenv(name, value)
     options = {"model": "Some-One/Tiny", "hub": kind, "device": "cpu", "threads": 1}
-    engine = create(options)
+    with caplog.at_level(logging.INFO, "server.engines.cosyvoice"):
+        engine = create(options)
     engine.close()
+    told = [record.getMessage() for record in caplog.records]
+    assert told[0].startswith("fetching Some-One/Tiny from http")
+    assert told[-1].startswith("loading the model in ")
     hub.models.clear()
     again = create({**options, "offline": True})
     assert again.capabilities == engine.capabilities

@@ -104,7 +104,7 @@ def test_one_number_beyond_the_bound_fails(
     assert status == 1
     assert re.search(rf"{name} .* FAILED", output)
     assert output.count(" FAILED") == 2  # the entry, and the sum below
-    assert "1 comparisons FAILED" in output
+    assert re.search(r"^  \d+ comparisons of \d+ entries: 1 FAILED$", output, re.MULTILINE)
 
 
 def test_what_is_no_number_and_what_has_another_shape_fails(
@@ -147,7 +147,7 @@ def test_a_set_with_nothing_to_compare_fails(tiny_set: Callable[..., Path], caps
 @pytest.mark.parametrize(
     ("spoil", "told"),
     [
-        (lambda folder: shutil.rmtree(folder), "is missing; one with vectors is wanted"),
+        (lambda folder: shutil.rmtree(folder), r"there is no folder \S+; parity wants one with reference vectors"),
         (lambda folder: (folder / "three_config.yaml").unlink(), r"has no NAME_config\.yaml"),
         (lambda folder: (folder / "three_golden.npz").unlink(), r"three_golden\.npz: cannot be read: No such file"),
         (lambda folder: (folder / "three_golden.npz").write_bytes(b"PK"), r"three_golden\.npz: is no archive"),
@@ -161,7 +161,7 @@ def test_a_folder_without_whole_sets_is_named_in_one_line(
     folder = tiny_set()
     spoil(folder)
     status, output = _run(capsys, str(folder))
-    assert status == 1
+    assert status == 2
     assert re.fullmatch(rf"cosystream: .*{told}.*\n", output), output
 
 
@@ -191,4 +191,4 @@ def test_a_wrong_folder_is_named_before_torch_is_loaded(tmp_path: Path) -> None:
         command = [sys.executable, "-c", code, "parity", str(place)]
         output = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
         assert told in output[0]
-        assert output[1:] == ["1 set()"]
+        assert output[1:] == ["2 set()"]

@@ -43,6 +43,27 @@ def test_too_little_memory_for_the_libraries_is_told(monkeypatch: pytest.MonkeyP
         create({})
 
 
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"device": "cuda"}, "engine option device is cuda, but torch finds no CUDA device here"),
+        (
+            {"device": "cpu", "quantise": "int8", "precision": "fp16"},
+            "engine option quantise: int8 needs device cpu and precision fp32, and these are cpu and fp16",
+        ),
+    ],
+)
+def test_what_cannot_be_computed_here_is_told_before_anything_is_fetched(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, str], told: str
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    asked: list[object] = []
+    monkeypatch.setattr("server.engines.cosyvoice.hub.find_model", asked.append)
+    with pytest.raises(EngineError) as caught:
+        create(options)
+    assert (str(caught.value), asked) == (told, [])
+
+
 def test_another_failure_to_import_stays_what_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     error = ImportError("undefined symbol: _ZN3c10")
     _import_failing(monkeypatch, error)

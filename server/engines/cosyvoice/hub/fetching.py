@@ -17,9 +17,11 @@ from server.engines.cosyvoice.folder import needed_files
 from server.engines.cosyvoice.hub.progress import Progress
 from server.engines.cosyvoice.hub.remote import HubError, Interrupted, Listing, Remote, RemoteFile
 from server.engines.cosyvoice.reading import BODY_FOLDER, VERSIONS, yaml_name
+from server.engines.examining import existing
 from server.engines.model_cache import locked
 
 FETCHED: Final = ".fetched.json"
+LOCK: Final = ".lock"
 TRIES: Final = 5  # in a row that brought nothing
 PAUSE_S: Final = 0.25  # before the second try; twice as long before each next one
 SPARE_BYTES: Final = 64 * 1024 * 1024  # that stay free on the disk
@@ -38,24 +40,34 @@ def is_complete(folder: Path) -> bool:
 
 
 def fetch(name: str, remote: Remote, folder: Path) -> None:
-    """Make the folder complete. Raises HubError, one line."""
+    """Make the folder complete. Where nothing can be had, no folder is left behind. Raises HubError, one line."""
+    listing = remote.listing()
+    files = wanted(name, remote.where, listing)
+    made = [place for place in (folder, *folder.parents) if not place.exists()]
+    lock = folder / LOCK
     try:
+        _check_room(name, sum(file.bytes for file in files) - _held(folder, files), folder)
         folder.mkdir(parents=True, exist_ok=True)
-        with locked(folder / ".lock"):
-            if not is_complete(folder):
-                _fetch(name, remote, folder)
+        with locked(lock):
+            there = lock.exists()  # not where whom we waited for got nothing
+            if there and not is_complete(folder):
+                try:
+                    _fetch(name, remote, folder, listing, files)
+                except HubError:
+                    if not _size(folder):
+                        _remove(folder, made)
+                    raise
     except OSError as error:
         raise HubError(
             f"cannot keep the model in {folder} ({error.strerror or error}): choose another place with engine option"
             " model_dir"
         ) from error
+    if not there:
+        fetch(name, remote, folder)
 
 
-def _fetch(name: str, remote: Remote, folder: Path) -> None:
-    listing = remote.listing()
-    files = wanted(name, remote.where, listing)
+def _fetch(name: str, remote: Remote, folder: Path, listing: Listing, files: Sequence[RemoteFile]) -> None:
     total = sum(file.bytes for file in files)
-    _check_room(name, total - _held(folder, files), folder)
     _log.info("fetching %s from %s into %s", name, remote.where, folder)
     with Progress(name, total, lambda: _held(folder, files)):
         for file in files:
@@ -129,12 +141,24 @@ def is_intact(path: Path, file: RemoteFile) -> bool:
 
 
 def _check_room(name: str, needed: int, folder: Path) -> None:
-    free = shutil.disk_usage(folder).free
+    free = shutil.disk_usage(existing(folder)).free
     if needed + SPARE_BYTES > free:
         raise HubError(
             f"{name} takes {needed / 1e9:.1f} GB more, and {folder} has {free / 1e9:.1f} GB free: make room, or choose"
             " another place with engine option model_dir"
         )
+
+
+def _remove(folder: Path, made: Sequence[Path]) -> None:
+    """A folder without content, and those above it that were made for it."""
+    shutil.rmtree(folder, ignore_errors=True)
+    for place in made:
+        try:
+            place.rmdir()
+        except FileNotFoundError:
+            continue
+        except OSError:
+            return  # has something by now
 
 
 def _held(folder: Path, files: Sequence[RemoteFile]) -> int:

@@ -9,6 +9,7 @@ from typing import Final
 from server.engines.cosyvoice.hub.fetching import fetch, is_complete
 from server.engines.cosyvoice.hub.remote import HubError, Remote
 from server.engines.cosyvoice.options import Options
+from server.engines.examining import how_to_install
 from server.engines.model_cache import default_model_dir
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
@@ -29,7 +30,7 @@ def find_model(options: Options, environment: Mapping[str, str] | None = None) -
     name = options.model
     if offline := why_offline(options, environment):
         raise HubError(f"model {name} is not in {kept}, and nothing is fetched: {offline}")
-    fetch(name, _remote(options, environment), kept)
+    fetch(name, remote_of(options, environment), kept)
     return kept
 
 
@@ -38,7 +39,7 @@ def kept_folder(options: Options, environment: Mapping[str, str]) -> Path:
     name, revision = options.model, options.revision
     if not _NAME.fullmatch(name) or ".." in name:
         is_file = Path(name).expanduser().exists()
-        wrong = "is a file" if is_file else "is neither a folder nor the name of a model"
+        wrong = "is a file" if is_file else "is no folder here, nor the name of a model"
         raise HubError(f"engine option model: {name} {wrong}; allowed: a folder, or OWNER/NAME on {options.hub}")
     if revision and (not _REVISION.fullmatch(revision) or ".." in revision):
         raise HubError(f"engine option revision: {revision} is none; allowed: a branch, a tag or a commit")
@@ -50,14 +51,15 @@ def kept_folder(options: Options, environment: Mapping[str, str]) -> Path:
 def why_offline(options: Options, environment: Mapping[str, str]) -> str:
     """What keeps it from the hub; empty where nothing does."""
     if options.offline:
-        return "engine option offline is on"
+        return "engine option offline is on; give a folder that has the model, or start once without offline"
     variable = environment.get("HF_HUB_OFFLINE", "").strip().lower()
     if options.hub == "huggingface" and variable in ("1", "true", "yes", "on"):
-        return "HF_HUB_OFFLINE is set"
+        return "HF_HUB_OFFLINE is set; give a folder that has the model, or start once without it"
     return ""
 
 
-def _remote(options: Options, environment: Mapping[str, str]) -> Remote:
+def remote_of(options: Options, environment: Mapping[str, str]) -> Remote:
+    """The model on its hub, which is not asked yet. Raises HubError."""
     if options.hub == "modelscope":
         from server.engines.cosyvoice.hub.modelscope import ModelScope
 
@@ -65,6 +67,6 @@ def _remote(options: Options, environment: Mapping[str, str]) -> Remote:
     try:
         from server.engines.cosyvoice.hub.huggingface import HuggingFace  # late: its library takes a second to load
     except ModuleNotFoundError as error:
-        raise HubError(f"fetching a model needs {error.name}: pip install 'cosystream[cosyvoice]'") from error
+        raise HubError(f"fetching a model needs {error.name}: {how_to_install('cosyvoice')}") from error
 
     return HuggingFace(options.model, options.revision, environment)

@@ -4,6 +4,7 @@ Names, tokens and lists of files are `huggingface_hub`'s. The files are not fetc
 process ends is fetched again from the beginning, and these have up to two gigabytes.
 """
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -13,14 +14,26 @@ from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNot
 from huggingface_hub.utils._headers import build_hf_headers
 
 from server.engines.cosyvoice.hub.ranged import fetch_ranged
-from server.engines.cosyvoice.hub.remote import TIMEOUT_S, HubError, Listing, RemoteFile, no_such_model, unreachable
+from server.engines.cosyvoice.hub.remote import (
+    TIMEOUT_S,
+    HubError,
+    Listing,
+    RemoteFile,
+    no_hub,
+    no_such_model,
+    odd_answer,
+    unreachable,
+)
 from server.engines.cosyvoice.sections import one_line
 
 ENDPOINT: Final = "https://huggingface.co"
+_VARIABLE: Final = "HF_ENDPOINT"
 # Also those of whatever it speaks HTTP with, which changed from release to release: its own error is derived of them.
 _ERRORS: Final[tuple[type[Exception], ...]] = (
     OSError,
     ValueError,
+    LookupError,  # it and the next one: of an answer that is something else
+    TypeError,
     *(base for base in HfHubHTTPError.__bases__ if issubclass(base, Exception)),
 )
 
@@ -30,7 +43,7 @@ class HuggingFace:
 
     def __init__(self, name: str, revision: str, environment: Mapping[str, str]) -> None:
         self._name, self._revision = name, revision
-        self.where = environment.get("HF_ENDPOINT", "").strip().rstrip("/") or ENDPOINT
+        self.where = environment.get(_VARIABLE, "").strip().rstrip("/") or ENDPOINT
         self._commit = revision
 
     def listing(self) -> Listing:
@@ -64,7 +77,11 @@ class HuggingFace:
             )
         if isinstance(error, RepositoryNotFoundError | RevisionNotFoundError):
             return no_such_model(self._name, self._revision, self.where)
-        return unreachable(self.where, _reason(error))
+        if status:
+            return odd_answer(self._name, self.where, status, _VARIABLE)
+        if isinstance(error, json.JSONDecodeError | LookupError | TypeError):
+            return no_hub(self._name, self.where, "Hugging Face", _VARIABLE)
+        return unreachable(self._name, self.where, _reason(error))
 
     def _refusal(self, status: int) -> HubError | None:
         if status in (401, 403):  # a list can be had of what is gated, its files cannot

@@ -9,10 +9,19 @@ from urllib.error import HTTPError
 from urllib.parse import urlencode
 
 from server.engines.cosyvoice.hub.ranged import fetch_ranged, open_url, reason_of
-from server.engines.cosyvoice.hub.remote import HubError, Listing, RemoteFile, no_such_model, unreachable
-from server.engines.cosyvoice.sections import one_line
+from server.engines.cosyvoice.hub.remote import (
+    HubError,
+    Listing,
+    RemoteFile,
+    no_hub,
+    no_such_model,
+    odd_answer,
+    unreachable,
+)
 
 ENDPOINT: Final = "https://modelscope.cn"
+_VARIABLE: Final = "MODELSCOPE_ENDPOINT"
+_GONE: Final = (404, 410)
 DEFAULT_REVISION: Final = "master"
 _OTHER_NAMES: Final = {"FunAudioLLM/CosyVoice2-0.5B": "iic/CosyVoice2-0.5B"}  # what Hugging Face calls so
 _HEADERS: Final = {"User-Agent": "cosystream"}
@@ -27,7 +36,7 @@ class ModelScope:
         self._asked = revision
         self._revision = revision or DEFAULT_REVISION
         domain = environment.get("MODELSCOPE_DOMAIN", "").strip()
-        given = environment.get("MODELSCOPE_ENDPOINT", "").strip().rstrip("/")
+        given = environment.get(_VARIABLE, "").strip().rstrip("/")
         self.where = given or (f"https://{domain}" if domain else ENDPOINT)
 
     def listing(self) -> Listing:
@@ -38,11 +47,14 @@ class ModelScope:
             files = [_file(each) for each in answer["Data"]["Files"] if each["Type"] != "tree"]
         except HTTPError as error:
             with error:
-                raise self._refusal(error.code) or unreachable(self.where, f"HTTP status {error.code}") from error
+                # What it has no model of is told in JSON; other servers have pages for it.
+                told = "json" in error.headers.get("Content-Type", "") or error.code not in _GONE
+                odd = odd_answer(self._name, self.where, error.code, _VARIABLE)
+                raise (self._refusal(error.code) if told else None) or odd from error
         except (OSError, http.client.HTTPException) as error:
-            raise unreachable(self.where, reason_of(error)) from error
+            raise unreachable(self._name, self.where, reason_of(error)) from error
         except (ValueError, KeyError, TypeError) as error:
-            raise HubError(f"{self.where} does not answer as ModelScope does: {one_line(error)}") from error
+            raise no_hub(self._name, self.where, "ModelScope", _VARIABLE) from error
         return Listing(self._revision, {file.path: file for file in files})
 
     def fetch(self, file: RemoteFile, into: Path, *, afresh: bool) -> None:
@@ -58,7 +70,7 @@ class ModelScope:
             return HubError(
                 f"{self.where} asks for a login before it gives {self._name}: fetch it by hand, and give the folder"
             )
-        return no_such_model(self._name, self._asked, self.where) if status in (404, 410) else None
+        return no_such_model(self._name, self._asked, self.where) if status in _GONE else None
 
 
 def _file(told: Mapping[str, Any]) -> RemoteFile:

@@ -8,6 +8,8 @@ from typing import Final, Protocol
 from server.engines.base import EngineError
 
 TIMEOUT_S: Final = 30.0  # without a byte
+_TOO_MANY: Final = 429
+_SERVER_FAULT: Final = 500
 
 
 class HubError(EngineError):
@@ -58,11 +60,23 @@ class Remote(Protocol):
 def no_such_model(name: str, revision: str, where: str) -> HubError:
     """Neither model nor revision is there."""
     at = f" at revision {revision}" if revision else ""
-    return HubError(f"there is no model {name}{at} on {where}: look at its name, or give a folder")
+    return HubError(f"there is no model {name}{at} on {where}, and no folder {name} here: look at its name")
 
 
-def unreachable(where: str, reason: object) -> HubError:
+def unreachable(name: str, where: str, reason: object) -> HubError:
     """Nobody answers."""
     return HubError(
-        f"{where} cannot be reached ({reason}): look at the network, or give a folder that has the model already"
+        f"{where} cannot be reached ({reason}), and there is no folder {name} here: look at the network, or give a"
+        " folder that has the model"
     )
+
+
+def odd_answer(name: str, where: str, status: int, variable: str) -> HubError:
+    """A status that no hub means `name` by; `variable` names the hub's address in the environment."""
+    hint = "try later" if status >= _SERVER_FAULT or status == _TOO_MANY else f"is {variable} right?"
+    return HubError(f"{where} answered {status} when asked for {name}: {hint}")
+
+
+def no_hub(name: str, where: str, kind: str, variable: str) -> HubError:
+    """Something else answers there."""
+    return HubError(f"{where} does not answer as {kind} does when asked for {name}: is {variable} right?")

@@ -12,11 +12,15 @@ _CONFIG: Final = "config.yaml"
 
 
 def run(arguments: Sequence[str]) -> int:
-    """The process's exit status: 0 where everything that was compared is within its bound, else 1."""
+    """The process's exit status: 0 where everything that was compared is within its bound, 1 where something is not, 2
+    for a wrong call, or a folder that cannot be compared with.
+    """
     parser = argparse.ArgumentParser(
         prog="python -m server parity",
         description="Compare the engine cosyvoice with reference vectors: for each set NAME in a folder,"
         " NAME_config.yaml, NAME_manifest.json and NAME_golden.npz. Prints the largest difference of each entry.",
+        epilog="Exit status: 0 all within the bounds; 1 a comparison failed; 2 wrongly called, or a folder that cannot"
+        " be compared with.",
     )
     parser.add_argument("folder", metavar="DIR", type=Path, help="the folder of the vectors")
     parser.add_argument(
@@ -32,13 +36,14 @@ def run(arguments: Sequence[str]) -> int:
         return 0 if all(passed) else 1
     except ModelError as problem:
         print(f"cosystream: {problem}")
-        return 1
+        return 2
 
 
 def _configs(folder: Path) -> list[Path]:
     """Of all sets of a folder, by name. Raises ModelError where there is none."""
     if not folder.is_dir():
-        raise ModelError(f"{folder}: {'is no folder' if folder.exists() else 'is missing'}; one with vectors is wanted")
+        what = f"{folder} is no folder" if folder.exists() else f"there is no folder {folder}"
+        raise ModelError(f"{what}; parity wants one with reference vectors (docs/cosyvoice.md, Parity)")
     try:
         names = [file.name for file in folder.iterdir()]
     except OSError as problem:

@@ -38,7 +38,8 @@ def passes(vectors: VectorSet, tag: str) -> bool:
         print(f"  {line}")
     failed = sum(not each.ok for each in findings)
     entries = len({each.entry for each in findings})
-    print(f"  {entries} entries compared, " + (f"{failed} comparisons FAILED" if failed else "all within the bounds"))
+    verdict = f"{failed} FAILED" if failed else "all within their bounds"
+    print(f"  {len(findings)} comparisons of {entries} entries: {verdict}")
     if not findings:
         print("  FAILED: there was nothing to compare")
     return bool(findings) and not failed
