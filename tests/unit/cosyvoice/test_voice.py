@@ -86,6 +86,7 @@ def test_a_text_that_is_far_too_short_for_the_recording_is_refused(text: str) ->
     """Who speaks as slowly as one can is still taken at their word."""
     assert spoken_text(text, 3.3, 2)
     assert spoken_text(" ".join([text] * 9), 30.0, 2)
+    assert spoken_text("みなさんこんにちはおげんきですか", 7.0, 2)  # one word, by its blanks
     for given, seconds, words in ((text, 3.4, "1 word"), (" ".join([text] * 8), 30.0, "8 words")):
         with pytest.raises(ValueError) as failure:
             spoken_text(given, seconds, 2)

@@ -17,6 +17,7 @@ from server.text.tokens import Boundary, Cut, CutCause
 
 _FASTEST: Final = 12  # words or Hanzi a second; auctioneers reach 7
 _SLOWEST: Final = 0.3  # words or Hanzi a second, pauses included; who dictates slowly says one
+_LETTERS: Final = 8  # of a word; where a script has no blanks, a "word" may be a sentence
 _LONGEST_TEXT: Final = 2000  # characters
 _FRAMES_PER_CODE: Final = 2
 
@@ -52,7 +53,8 @@ def spoken_text(text: str, seconds: float, version: ModelVersion) -> str:
         raise ValueError(
             f"text has {words} words, which nobody says in {seconds:.1f} s: give exactly what is said in the recording"
         )
-    if words < _SLOWEST * seconds:
+    said = sum(max(1, len(token.text) // _LETTERS) for token in tokens if token.kind == "word")
+    if said < _SLOWEST * seconds:
         raise ValueError(
             f"text has {words} word{'s' * (words > 1)}, too few for {seconds:.1f} s of speech: give all that is said"
             " in the recording, or leave it out"
