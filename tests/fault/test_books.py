@@ -9,10 +9,11 @@ import random
 import re
 import signal
 import wave
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import soundfile
 
@@ -118,10 +119,17 @@ def is_the_control(made: Desk, name: str = "out.wav") -> None:
     assert made.names() == {"book.txt", "control.wav", "control.vtt", name, "out.vtt"}
 
 
+async def side_by_side(*scenes: Coroutine[Any, Any, None]) -> None:
+    """Where one fails the others are given up."""
+    async with asyncio.TaskGroup() as group:
+        for scene in scenes:
+            group.create_task(scene)
+
+
 async def test_servers_that_die(tmp_path: Path) -> None:
     async with desk(tmp_path / "0"):
         pass  # what everything is compared with is there now
-    await asyncio.gather(
+    await side_by_side(
         the_server_is_killed_in_the_second_chapter(tmp_path / "1", "memory"),
         the_server_is_killed_in_the_second_chapter(tmp_path / "2", "file"),
         both_are_killed_twice(tmp_path / "3"),
@@ -131,7 +139,7 @@ async def test_servers_that_die(tmp_path: Path) -> None:
 
 async def test_clients_that_die(tmp_path: Path) -> None:
     async with desk(tmp_path / "0") as first:
-        await asyncio.gather(
+        await side_by_side(
             a_client_is_killed_again_and_again(tmp_path / "1", first.server),
             the_client_is_killed_and_stopped(tmp_path / "2", first.server, "out.flac"),
             the_client_is_killed_and_stopped(tmp_path / "3", first.server, "out.opus"),
@@ -154,7 +162,7 @@ async def the_server_is_killed_in_the_second_chapter(folder: Path, store: str) -
         assert (folder / "out.wav.state").stat().st_mode & 0o777 == 0o600
         kept = state["samples"] if store == "file" else state["whole"]["samples"]
         before = made.pcm("out.wav.part")[: 2 * kept]
-        assert len(before) > half * 0.9
+        assert len(before) > half * 0.7  # the file is ahead of what is safe by a segment or two
         await made.start_server()
         ended = await made.run("stream", "--resume-from", "out.wav.state")
         assert ended.code == 0, ended.err

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+import huggingface_hub.constants
 import pytest
 import torch
 
@@ -18,6 +19,13 @@ torch.set_num_threads(1)  # tiny models take several times as long when cores sh
 def version(request: pytest.FixtureRequest) -> ModelVersion:
     found: ModelVersion = request.param
     return found
+
+
+@pytest.fixture(autouse=True)
+def may_ask_hubs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The suite that listens forbids it to the whole process; what these tests ask is a hub of their own."""
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
 
 
 @pytest.fixture(scope="session")
