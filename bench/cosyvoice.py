@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from bench._common import Report
+from server.engines.cosyvoice.starting import share_cores
 
 SCENES: Final = ("speed", "chunks", "prefix", "churn")
 CODES: Final = 100  # of an utterance: four seconds
@@ -32,6 +33,7 @@ def main() -> int:
     if find_spec("torch") is None:
         print("bench.cosyvoice: not run, it needs the extra: pip install -e '.[cosyvoice]' -c constraints.txt")
         return 0
+    share_cores()  # as the engine does it
     import torch
 
     from bench._cosyvoice_scenes import CHURN, chunks, churn, make, prefix, speed

@@ -1,8 +1,9 @@
 """The entry point of the engine: light, so that a missing package is said in a line and not as a trace."""
 
 import logging
+import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from server.engines.base import EngineError
 from server.engines.cosyvoice.options import OptionError, Options, parse_options
@@ -13,13 +14,23 @@ if TYPE_CHECKING:
 
     from server.engines.cosyvoice.engine import CosyVoiceEngine
 
-
+SPINS: Final = "10000"  # well under a millisecond
 _log = logging.getLogger(__name__)
+
+
+def share_cores() -> None:
+    """Have torch's threads sleep where they wait for each other for longer than a moment. By its own choice OpenMP has
+    them spin for milliseconds, which takes the cores from the very threads that they wait for wherever anything else
+    runs. Call it before torch is imported; a user's own choice stands.
+    """
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
 
 
 def create(options: Mapping[str, Any]) -> "CosyVoiceEngine":
     """The engine named `cosyvoice`. Raises ValueError for options and EngineError for what is not there, one line."""
     parsed = parse_options(options)
+    share_cores()
     try:
         from server.engines.cosyvoice.engine import CosyVoiceEngine
         from server.engines.cosyvoice.hub import find_model

@@ -1,12 +1,13 @@
 """The entry point: what the system says when it has no memory for the libraries becomes one clear line."""
 
+import os
 import sys
 from importlib.machinery import ModuleSpec
 
 import pytest
 
 from server.engines.base import EngineError
-from server.engines.cosyvoice.starting import create
+from server.engines.cosyvoice.starting import SPINS, create, share_cores
 
 LOADING = "server.engines.cosyvoice.loading"
 
@@ -70,3 +71,17 @@ def test_another_failure_to_import_stays_what_it_is(monkeypatch: pytest.MonkeyPa
     with pytest.raises(ImportError) as caught:
         create({})
     assert caught.value is error
+
+
+@pytest.mark.parametrize(
+    ("chosen", "spins"), [({}, SPINS), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, None)]
+)
+def test_torchs_threads_share_their_cores_unless_a_user_chose(
+    chosen: dict[str, str], spins: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in chosen.items():
+        monkeypatch.setenv(name, value)
+    share_cores()
+    assert os.environ.get("GOMP_SPINCOUNT") == spins
