@@ -13,11 +13,11 @@ import stat
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import BinaryIO, Final, TypeVar
 
 import structlog
 
@@ -33,6 +33,7 @@ from server.voices.voice_file import (
     read_head,
 )
 
+T = TypeVar("T")
 log = structlog.get_logger(__name__)
 
 _LOCK: Final = "lock"
@@ -96,38 +97,33 @@ class VoiceStore:
 
     def read(self, voice: str) -> bytes | None:
         """What the engine made of it, whosever it is; None where there is none (any more) or it is damaged."""
-        path = self._file_of(voice)
-        try:
-            if path is not None:
-                with _opened(path) as (file, size):
-                    data = read_data(file, read_head(file, size))
-                with self._lock:
-                    self._found.add(voice)
-                return data
-        except FileNotFoundError:
-            pass
-        except (OSError, BadVoiceFile) as error:
-            assert path is not None
-            self._tell(path, error)
-        return None
+        return self._taken(voice, lambda file, size: read_data(file, read_head(file, size)))
 
     def _look(self, voice: str) -> OwnVoice | None:
+        def head(file: BinaryIO, size: int) -> OwnVoice:
+            found = read_head(file, size)
+            if found.id != voice:
+                raise BadVoiceFile("it is another voice's")
+            return found
+
+        return self._taken(voice, head)
+
+    def _taken(self, voice: str, take: Callable[[BinaryIO, int], T]) -> T | None:
+        """What `take` makes of the voice's file and its length."""
         path = self._file_of(voice)
+        if path is None:
+            return None
         try:
-            if path is not None:
-                with _opened(path) as (file, size):
-                    found = read_head(file, size)
-                    if found.id != voice:
-                        raise BadVoiceFile("it is another voice's")
-                with self._lock:
-                    self._found.add(voice)
-                return found
+            with _opened(path) as (file, size):
+                taken = take(file, size)
         except FileNotFoundError:
-            pass
+            return None
         except (OSError, BadVoiceFile) as error:
-            assert path is not None
             self._tell(path, error)
-        return None
+            return None
+        with self._lock:
+            self._found.add(voice)
+        return taken
 
     # ---- all of them ----
 

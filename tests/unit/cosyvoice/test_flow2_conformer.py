@@ -1,7 +1,7 @@
 """The encoder of CosyVoice 2's flow: hop by hop, looking back so far, against the same written out plainly."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import pytest
 import torch
@@ -21,15 +21,6 @@ CONFIG = FlowConfig(
     unet=UNetConfig(channels=(16,), heads=2, head_dim=8, blocks=1, mid_blocks=1),
 )
 BOUND = 1e-4
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    """Nothing here is large enough for two, which wait for each other on a busy machine."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")

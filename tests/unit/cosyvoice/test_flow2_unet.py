@@ -1,7 +1,7 @@
 """The estimator of CosyVoice 2's flow: hop by hop, several passes in a call, against the same written out plainly."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import pytest
@@ -36,15 +36,6 @@ class Given:
     def part(self, begin: int, end: int) -> "Given":
         rows = slice(None), slice(begin, end)
         return Given(self.x[rows], self.mu[rows], self.condition[rows], self.speaker)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    """Nothing here is large enough for two, which wait for each other on a busy machine."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")
