@@ -33,9 +33,10 @@ serve: setup ## run the server (ws://127.0.0.1:8765)
 test: setup lint ## every check that this machine can run; the end lists what it could not
 	$(PYTEST) -m "not quality" $(ARGS)
 
-lint: setup $(VENV)/.tests ## ruff and strict mypy alone
+lint: setup $(VENV)/.tests tests/web/node_modules ## ruff, strict mypy and strict TypeScript alone
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/python -m tests.support.node tsc -p tests/web
 
 quality: setup $(VENV)/.tests ## let a recogniser listen to every sentence of the suite (minutes)
 	$(PYTEST) tests/quality -m "quality or not quality" $(ARGS)
@@ -61,7 +62,7 @@ clean: ## remove caches, builds and the demo's files
 	find . -name __pycache__ -type d -not -path './.venv*' -prune -exec rm -rf {} +
 
 distclean: clean ## also remove the virtual environments
-	rm -rf .venv .venv-lowest
+	rm -rf .venv .venv-lowest tests/web/node_modules
 
 # The stamps are the newest thing in the environment when a step ended well: a step runs again when its inputs change.
 # An environment that was there already and works is used as it is; one left half made is made again.
@@ -81,7 +82,12 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/.made
 # less of it with PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu).
 $(VENV)/.tests: $(VENV)/.installed
 	@echo "installing what the tests need, about 1.5 GB"
-	$(BIN)/pip install -qq --no-build-isolation --constraint constraints.txt --editable '.[dev,quality,cosyvoice,reference]'
+	$(BIN)/pip install -qq --no-build-isolation --constraint constraints.txt --editable '.[dev,quality,cosyvoice,reference,web]'
+	@touch $@
+
+# The page's scripts are plain JavaScript with types in comments, which TypeScript checks.
+tests/web/node_modules: tests/web/package.json tests/web/package-lock.json | $(VENV)/.tests
+	$(BIN)/python -m tests.support.node npm ci --prefix tests/web --no-audit --no-fund --silent
 	@touch $@
 
 $(VENV)/.voices: $(VENV)/.installed $(shell find server/engines -name '*.py' 2>/dev/null)

@@ -142,7 +142,7 @@ def test_what_an_installed_package_reads_is_installed() -> None:
     }
     there = {
         path
-        for folder in ("client", "protocol", "server")
+        for folder in ("client", "demo_web", "protocol", "server")
         for path in (ROOT / folder).rglob("*")
         if path.is_file() and path.suffix not in (".py", ".pyc") and "__pycache__" not in path.parts
     }
