@@ -3,6 +3,7 @@
 VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
+LINT := nice $(MAKE) --no-print-directory lint
 ARGS ?=
 # Benchmarks that take long, and so are no part of `make bench`.
 SOAKS := churn fuzz
@@ -30,8 +31,9 @@ demo-drop: setup ## cut the line while a text is spoken, then prove that nothing
 serve: setup ## run the server (ws://127.0.0.1:8765)
 	@exec $(BIN)/python -m server $(ARGS)
 
-test: setup lint ## every check that this machine can run; the end lists what it could not
-	$(PYTEST) -m "not quality" $(ARGS)
+# Two workers share the tests (tests/support/side_by_side.py); ARGS="-n 0" runs them in one process, as `pytest` itself does.
+test: setup $(VENV)/.tests tests/web/node_modules ## every check that this machine can run; the end lists what it could not
+	$(PYTEST) -n 2 --beside "$(LINT)" -m "not quality" $(ARGS)
 
 lint: setup $(VENV)/.tests tests/web/node_modules ## ruff, strict mypy and strict TypeScript alone
 	$(BIN)/ruff check .

@@ -9,11 +9,13 @@ from collections import Counter
 from collections.abc import Generator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
 
 from tests.support.programs import find_program
+from tests.support.side_by_side import Beside, Politeness, group_of
 
 # A machine that is busy with something else makes no example wrong.
 hypothesis.settings.register_profile("any machine", deadline=None)
@@ -21,6 +23,8 @@ hypothesis.settings.load_profile("any machine")
 
 _CI = os.environ.get("CI", "").lower() in {"1", "true", "yes"}
 _NOT_RUN = pytest.StashKey[Counter[str]]()
+_POLITENESS = pytest.StashKey[Politeness]()
+_SAID = pytest.StashKey[str]()
 
 # Why tests with these marks may be missing from a run. What else is missing was left out by the caller's own options.
 _REASONS = {
@@ -39,9 +43,15 @@ _EXTRAS = {
 }
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """A command to run beside the tests."""
+    parser.addoption("--beside", metavar="COMMAND", help="run this meanwhile; the run fails if it does")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Start counting what does not run. Nothing that a test starts keeps anything in the user's home."""
     config.stash[_NOT_RUN] = Counter()
+    config.stash[_POLITENESS] = Politeness()
     state = tempfile.TemporaryDirectory(prefix="cosystream-tests-", ignore_cleanup_errors=True)
     config.add_cleanup(state.cleanup)
     os.environ["XDG_STATE_HOME"] = state.name
@@ -53,11 +63,11 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if _CI or path is None:
         return None
     for extra, (patterns, modules) in _EXTRAS.items():
-        if any(path.match(pattern) for pattern in patterns):
-            if missing := [name for name in modules if not _is_there(name)]:
-                reason = f"there is no {', '.join(missing)}: pip install -e '.[{extra}]' -c constraints.txt"
-                config.stash[_NOT_RUN][f"{path}: {reason}"] = 1
-                return True
+        missing = [name for name in modules if not _is_there(name)]
+        if missing and any(path.match(pattern) for pattern in patterns):
+            reason = f"there is no {', '.join(missing)}: pip install -e '.[{extra}]' -c constraints.txt"
+            config.stash[_NOT_RUN][f"{path}: {reason}"] = 1
+            return True
     return None
 
 
@@ -76,8 +86,50 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With `-n 2`, which worker runs what."""
+    from xdist.scheduler import LoadScopeScheduling  # only here: the tests run without xdist, too
+
+    scheduling = LoadScopeScheduling(config, log)
+    scheduling._split_scope = group_of  # its documented place to say so
+    return scheduling
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """What a worker did not run. All of them collect the same tests, so what is in more than one is not added up."""
+    config: pytest.Config = node.config
+    not_run = config.stash[_NOT_RUN]
+    not_run |= Counter(getattr(node, "workeroutput", {}).get("not run", {}))
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Tell the process that prints the end."""
+    if (output := getattr(session.config, "workeroutput", None)) is not None:
+        not_run = session.config.stash[_NOT_RUN]
+        output["not run"] = dict(not_run)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, object]:
+    """Run the command of `--beside` meanwhile. Where it fails, that is an error like any other."""
+    command = session.config.getoption("beside")
+    if not command or hasattr(session.config, "workerinput"):
+        return (yield)
+    with Beside(command) as beside:
+        result = yield
+        ended_well, said = beside.wait()
+    session.config.stash[_SAID] = said
+    if not ended_well:
+        report = pytest.CollectReport(nodeid=command, outcome="failed", longrepr=said or "it said nothing", result=[])
+        session.config.hook.pytest_collectreport(report=report)
+    return result
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip what needs a program of the system that is not there."""
+    item.config.stash[_POLITENESS].before(item.nodeid)
     for mark in item.iter_markers("programs"):
         if missing := [name for name in mark.args if find_program(name) is None]:
             pytest.skip(f"there is no {' and no '.join(missing)}")
@@ -129,7 +181,10 @@ def pytest_deselected(items: Sequence[pytest.Item]) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """List what did not run."""
+    """List what did not run; before that, what ran beside the tests and went well."""
+    if said := config.stash.get(_SAID, ""):
+        terminalreporter.section(f"beside the tests: {config.getoption('beside')}")
+        terminalreporter.write(said)
     if not_run := config.stash[_NOT_RUN]:
         terminalreporter.section("not run here")
         for what, count in sorted(not_run.items()):

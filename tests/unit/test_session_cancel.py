@@ -162,11 +162,11 @@ def test_cancels_by_the_thousand_cost_nothing_and_stop_the_reading() -> None:
     driver = opened(max_lead_ms=100)
     driver.say(1, TEXT * 20)
     driver.run(acks=False)
-    started = time.perf_counter()
+    started = time.process_time()
     for n in range(2, 5_000):
         driver.numbered(c.Start, utterance=n)
         driver.numbered(c.Cancel, utterance=n)
-    assert time.perf_counter() - started < 5
+    assert time.process_time() - started < 5
     full = driver.session.answers_full
     driver.drain()
     assert (full, driver.session.answers_full) == (True, False)

@@ -260,7 +260,7 @@ def test_a_long_text_is_restored_in_reasonable_time() -> None:
         driver.send(c.Ack(1, last.utterance, last.end_sample, event=driver.session.delivery.event))
         driver.frames.clear()
     journaled.write()
-    began = time.perf_counter()
+    began = time.process_time()
     session = restore(journaled.lines, POLICY, capabilities(), epoch=1, now=0.0)
-    assert time.perf_counter() - began < 3
+    assert time.process_time() - began < 3
     assert session.room < limits.TEXT_WINDOW_CHARS - 50_000

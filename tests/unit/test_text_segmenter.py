@@ -365,26 +365,26 @@ def test_never_inside_what_belongs_together(units: list[str], fillers: list[str]
 def test_two_million_characters_in_bounded_time_and_memory() -> None:
     text = "今天天气不错，我们一起去公园散步吧。The quick brown fox, jumps over 1,000 dogs. " * 33_000
     segmenter = Segmenter()
-    started = time.perf_counter()
+    started = time.process_time()
     longest = 0.0
     total = 0
     for at in range(0, 2_000_000, 16_384):
         segmenter.feed(text[at : at + 16_384])
         while True:
-            before = time.perf_counter()
+            before = time.process_time()
             cut = segmenter.next()
-            longest = max(longest, time.perf_counter() - before)
+            longest = max(longest, time.process_time() - before)
             if cut is None:
                 break
             total += len(cut.text)
     assert total + segmenter.pending >= 2_000_000
     assert segmenter.pending < 200
-    assert time.perf_counter() - started < 60  # about 5 s alone on one core
+    assert time.process_time() - started < 60  # about 5 s alone on one core
     assert longest < 0.5  # about 0.3 ms
 
 
 @pytest.mark.parametrize("unit", ["a", " ", "9", "-", "👨‍👩", ".", "，", "\n", "<a", "http://a"])
 def test_hostile_runs_cost_linear_time(unit: str) -> None:
-    started = time.perf_counter()
+    started = time.process_time()
     assert "".join(texts(cut_up([unit * (60_000 // len(unit))]))) == unit * (60_000 // len(unit))
-    assert time.perf_counter() - started < 10
+    assert time.process_time() - started < 10
