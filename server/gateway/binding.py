@@ -26,6 +26,11 @@ class Address(NamedTuple):
         """As in a URL: IPv6 addresses in brackets."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
+    def page(self, *, secure: bool) -> str:
+        """What a person on this machine opens in a browser; one that listens everywhere is `localhost` there."""
+        here = Address("localhost", self.port) if self.host in ("0.0.0.0", "::") else self
+        return f"{'https' if secure else 'http'}://{here}/"
+
 
 class ListenError(OSError):
     """A listening socket cannot be had; the text is one line for the user."""
