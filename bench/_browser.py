@@ -14,7 +14,8 @@ from playwright.async_api import Browser, ConsoleMessage, Error, Page, Request, 
 PROBE: Final = (Path(__file__).parent / "_browser_probe.js").read_text(encoding="utf-8")
 ELSEWHERE: Final = "demo.test"  # this machine by a name that browsers do not take for it
 _OPTIONS: Final = (
-    "--no-sandbox", "--disable-gpu", "--disable-background-networking", f"--host-resolver-rules=MAP {ELSEWHERE} 127.0.0.1",
+    "--no-sandbox", "--disable-gpu", "--disable-background-networking",
+    f"--host-resolver-rules=MAP {ELSEWHERE} 127.0.0.1",
 )  # fmt: skip
 _EVENT_S: Final = 15.0
 
@@ -66,12 +67,12 @@ class Watched:
 
     # ---- what the probe saw (see _browser_probe.js) ----
 
-    async def events(self, kind: str, id: int | None = None) -> list[dict[str, Any]]:
+    async def events(self, kind: str, number: int | None = None) -> list[dict[str, Any]]:
         """The details of the player's events of this kind, oldest first; `at`: when, in ms of the page's clock."""
         found: list[dict[str, Any]] = json.loads(
             await self.page.evaluate("kind => JSON.stringify(probe.events.filter(each => each.kind === kind))", kind)
         )
-        return [each for each in found if id is None or each.get("id") == id]
+        return [each for each in found if number is None or each.get("id") == number]
 
     async def until(self, condition: str, timeout_s: float = _EVENT_S) -> None:
         """Wait until this JavaScript expression holds; TimeoutError with the latest events where it does not."""
@@ -81,14 +82,14 @@ class Watched:
             told = await self.page.evaluate("() => JSON.stringify(probe.events.slice(-12))")
             raise TimeoutError(f"{condition} after {timeout_s} s: {error.message}; latest events: {told}") from None
 
-    async def event(self, kind: str, id: int, timeout_s: float = _EVENT_S) -> dict[str, Any]:
+    async def event(self, kind: str, number: int, timeout_s: float = _EVENT_S) -> dict[str, Any]:
         """The first event of this kind about this utterance, also one that was before."""
-        await self.until(f"probe.events.some(each => each.kind === {kind!r} && each.id === {id})", timeout_s)
-        return (await self.events(kind, id))[0]
+        await self.until(f"probe.events.some(each => each.kind === {kind!r} && each.id === {number})", timeout_s)
+        return (await self.events(kind, number))[0]
 
-    async def report(self, id: int) -> dict[str, Any]:
+    async def report(self, number: int) -> dict[str, Any]:
         """The latest report about this utterance."""
-        return (await self.events("report", id))[-1]
+        return (await self.events("report", number))[-1]
 
 
 @asynccontextmanager

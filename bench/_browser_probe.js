@@ -19,6 +19,12 @@
       const loud = probe.levels.filter(([at, latest]) => at >= since && latest > 1e-4);
       return loud.length ? loud.at(-1)[0] - since : 0;
     },
+    /** Be a tab that nobody sees. */
+    hide() {
+      Object.defineProperty(document, "visibilityState", { configurable: true, value: "hidden" });
+      Object.defineProperty(document, "hidden", { configurable: true, value: true });
+      document.dispatchEvent(new Event("visibilitychange"));
+    },
   };
   window.probe = probe;
   let timer = null;

@@ -15,12 +15,17 @@ from playwright.async_api import Browser
 
 from bench._browser import ELSEWHERE, Watched, chromium, watched_page
 from tests.support.processes import ServerProcess, server_process
+from tests.support.web_player import POLICY, PlayerPage, serve_empty_page
 
 ARTIFACTS = Path(__file__).parent / "artifacts"
 
 OpenPage = Callable[..., Awaitable[Watched]]
 """`await open_page(url, expected=(), foreign=(), **options)`: options are those of `watched_page`; `expected`: patterns
-of errors that belong to the test; `foreign`: other origins that the page may talk to."""
+of errors that belong to the test; `foreign`: URLs of other origins that the page may talk to; `policy`: of `/empty`."""
+
+OpenPlayer = Callable[..., Awaitable[PlayerPage]]
+"""`await open_player(http, player={...}, **options)`: an empty page of this server with a `Player`; `player`: its
+options, the others are those of `open_page`."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -46,11 +51,17 @@ async def open_page(browser: Browser) -> AsyncIterator[OpenPage]:
     async with AsyncExitStack() as stack:
 
         async def open_it(
-            url: str, *, expected: tuple[str, ...] = (), foreign: tuple[str, ...] = (), **options: Any
+            url: str,
+            *,
+            expected: tuple[str, ...] = (),
+            foreign: tuple[str, ...] = (),
+            policy: str = POLICY,
+            **options: Any,
         ) -> Watched:
             watched = await stack.enter_async_context(watched_page(browser, **options))
             watched.expected += expected
             opened.append((watched, {*map(place, foreign), place(url)}))
+            await serve_empty_page(watched.page, policy)
             await watched.page.goto(url)
             return watched
 
@@ -60,6 +71,18 @@ async def open_page(browser: Browser) -> AsyncIterator[OpenPage]:
     for watched, allowed in opened:
         asked = {place(url) for url in watched.requests if not url.startswith(("blob:", "data:"))}
         assert asked <= allowed, "a request left the origin"
+
+
+@pytest.fixture
+def open_player(open_page: OpenPage) -> OpenPlayer:
+    """Opens empty pages with a player."""
+
+    async def open_it(http: str, player: dict[str, Any] | None = None, **options: Any) -> PlayerPage:
+        page = PlayerPage(await open_page(f"{http}/empty", **options))
+        await page.make(**(player or {}))
+        return page
+
+    return open_it
 
 
 def place(url: str) -> str:

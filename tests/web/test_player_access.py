@@ -1,0 +1,92 @@
+"""Keys and tokens, encryption, pages from elsewhere, and servers that say no."""
+
+from pathlib import Path
+
+from protocol import client_messages as c
+from server.gateway.auth import add_key
+from tests.support.processes import ServerProcess
+from tests.support.server import bare_client, http_of, running, url_of
+from tests.support.web_player import checksum, reference
+from tests.web.conftest import OpenPlayer
+
+TEXT = "One two three. 四五六。"
+_MAKE_WITH_TOKEN = """async key => {
+    const { Player } = await import("/web/player.js");
+    window.results = {};
+    window.asked = 0;
+    window.player = new Player({ format: "pcm", token: async () => {
+        asked++;
+        const headers = { "Authorization": `Bearer ${key}`, "Content-Type": "application/json" };
+        const answer = await fetch("/v1/tokens", { method: "POST", headers, body: "{}" });
+        return (await answer.json()).token;
+    } });
+}"""
+
+
+async def test_a_token_for_each_connection(open_player: OpenPlayer, tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    key = add_key(keys, "ann")
+    async with running(keys=str(keys)) as server:
+        page = await open_player(http_of(server))
+        await page.page.evaluate(_MAKE_WITH_TOKEN, key)
+        number = await page.speak(TEXT)
+        await page.reached(number, 4_800)
+        await page.page.evaluate("() => player.cut()")
+        assert (await page.result(number))["heardAll"]
+        assert await page.page.evaluate("() => asked") == 2
+        report = await page.watched.report(number)
+        assert (report["received"], report["crc"]) == checksum(await reference(url_of(server), TEXT, api_key=key))
+
+
+async def test_without_a_token(open_player: OpenPlayer, tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    add_key(keys, "ann")
+    async with running(keys=str(keys)) as server:
+        page = await open_player(http_of(server), expected=("WebSocket connection to",))
+        assert (await page.result(await page.speak(TEXT)))["error"] == "unauthorized"
+        await page.make(token="cosyt_nonsense")
+        await page.page.evaluate("() => { probe.events.length = 0; }")
+        assert (await page.result(await page.speak(TEXT)))["error"] == "unauthorized"
+        assert [each["code"] for each in await page.watched.events("failure")] == ["unauthorized"]
+
+
+async def test_a_busy_server(open_player: OpenPlayer) -> None:
+    """It is asked again when it says, and then speaks."""
+    async with running(max_sessions=1) as server:
+        page = await open_player(http_of(server), player={"format": "pcm"})
+        async with bare_client(url_of(server), open=c.Open()) as other:
+            number = await page.speak(TEXT)
+            await page.watched.until("probe.events.some((each) => each.reason === 'busy' || each.code === 'busy')")
+            other.socket.transport.abort()
+        result = await page.result(number)
+        assert result.get("heardAll") or result["error"] == "busy", result
+        failures = await page.watched.events("failure")
+        assert all(each["retryable"] and each["retryAfterMs"] > 0 for each in failures)
+
+
+async def test_no_server(open_player: OpenPlayer, tone_server: ServerProcess) -> None:
+    page = await open_player(tone_server.http, player={"url": "ws://127.0.0.1:9/"}, policy="script-src 'self'")
+    page.watched.expected += ["WebSocket connection to", "ERR_"]
+    page.watched.requests.clear()
+    await page.speak(TEXT)
+    await page.watched.until("probe.events.some((each) => each.kind === 'state' && each.state !== 'ready')")
+    assert await page.page.evaluate("() => player.stop().then(() => true)")
+
+
+async def test_a_certificate_of_its_own(open_player: OpenPlayer) -> None:
+    async with running(tls_self_signed=True) as server:
+        assert server.listener is not None
+        http = f"https://127.0.0.1:{server.listener.port}"
+        page = await open_player(http, ignore_https_errors=True)
+        assert (await page.page.evaluate("() => player.support"))["secure"]
+        assert (await page.heard(TEXT))["codec"] == "opus"
+
+
+async def test_a_certificate_of_its_own_by_another_name(open_player: OpenPlayer) -> None:
+    """What it is for: a secure context, and so the AudioWorklet and Opus, on an address of the network."""
+    async with running(tls_self_signed=True, allow_origins="https://demo.test") as server:
+        assert server.listener is not None
+        page = await open_player(f"https://demo.test:{server.listener.port}", ignore_https_errors=True)
+        support = await page.page.evaluate("() => player.support")
+        assert (support["secure"], support["worklet"], support["reasons"]) == (True, True, [])
+        await page.heard(TEXT)

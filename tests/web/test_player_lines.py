@@ -1,0 +1,138 @@
+"""The player on lines that break, in tabs that nobody sees, and when it is stopped."""
+
+from pathlib import Path
+
+from deploy.faulty_proxy import DOWN, Connection, Cut, FaultyProxy
+from tests.support.processes import ServerProcess, server_process
+from tests.support.web_player import checksum, reference
+from tests.web.conftest import OpenPlayer, free_port
+
+SHORT = "One two three four. 五六七八，九十。"
+LONG = "One two three four five six seven. 一二三四五六七，八九十。 " * 4  # some 14 s
+SOCKET_FAILED = "WebSocket connection to"  # Chromium says so on the console, and nobody can stop it
+QUIET_MS = 100
+
+
+async def test_three_cuts_lose_no_sample(open_player: OpenPlayer, tone_server: ServerProcess) -> None:
+    """Each in the middle of a frame, while the server is sending."""
+    async with FaultyProxy(tone_server.port) as proxy:
+        page = await open_player(f"http://127.0.0.1:{proxy.port}", player={"format": "pcm"}, expected=(SOCKET_FAILED,))
+        for bytes_before in (31_001, 52_003, 70_001):
+            proxy.cut_next(Cut(DOWN, Connection.reset, byte=bytes_before))
+        report = await page.heard(LONG[: len(LONG) // 2])
+    assert (report["received"], report["crc"]) == checksum(await reference(tone_server.url, LONG[: len(LONG) // 2]))
+    assert (report["reconnects"], report["restarts"]) == (3, 0)
+
+
+async def test_three_cuts_of_opus_lose_no_sample(open_player: OpenPlayer, tone_server: ServerProcess) -> None:
+    text = LONG[: len(LONG) // 4]
+    page = await open_player(tone_server.http, player={"format": "opus"})
+    number = await page.speak(text)
+    for sample in (4_800, 24_000, 43_200):
+        await page.reached(number, sample)
+        await page.page.evaluate("() => player.cut()")
+    result = await page.result(number)
+    assert result["heardAll"]
+    assert result["verified"]
+    report = await page.watched.report(number)
+    assert report["received"] == len(await reference(tone_server.url, text)) // 2
+    assert report["reconnects"] == 3
+    assert report["stalls"] == 0
+
+
+async def test_a_bad_network_ends_whole(open_player: OpenPlayer, tone_server: ServerProcess) -> None:
+    text = LONG[: len(LONG) // 2]
+    page = await open_player(tone_server.http, player={"format": "pcm"})
+    await page.page.evaluate("() => { player.rough(true); }")
+    report = await page.heard(text, timeout_s=60)
+    assert (report["received"], report["crc"]) == checksum(await reference(tone_server.url, text))
+
+
+async def test_a_hidden_tab_goes_on(open_player: OpenPlayer, tone_server: ServerProcess) -> None:
+    """Nothing at all runs on its main thread, for longer than the server's audio lasts without an ack."""
+    text = LONG[: len(LONG) * 5 // 8]
+    page = await open_player(tone_server.http, player={"format": "pcm"})
+    await page.page.evaluate("() => { probe.hide(); }")
+    number = await page.speak(text)
+    await page.watched.event("audible", number)
+    before = await page.watched.report(number)
+    await page.page.evaluate("() => { const end = performance.now() + 6_500; while (performance.now() < end); }")
+    await page.watched.until("probe.events.some((each) => each.kind === 'report' && each.played > 24_000 * 6)", 2)
+    result = await page.result(number)
+    report = await page.watched.report(number)
+    assert before["played"] < 24_000
+    assert (result["heardAll"], report["stalls"], report["reconnects"]) == (True, 0, 0)
+    assert (report["received"], report["crc"]) == checksum(await reference(tone_server.url, text))
+
+
+async def test_stop_and_speak_again(open_player: OpenPlayer, tone_server: ServerProcess) -> None:
+    page = await open_player(tone_server.http, player={"format": "pcm"})
+    await page.page.evaluate("() => { probe.listen(); }")
+    first = await page.speak(LONG)
+    await page.reached(first, 24_000)
+    told = await page.page.evaluate("""async () => {
+        const before = performance.now();
+        const stopped = await player.stop();
+        const after = performance.now();
+        await new Promise((resolve) => setTimeout(resolve, 500));
+        return { ...stopped, took: after - before, sound: probe.lastSound(before) };
+    }""")
+    assert told["id"] == first
+    assert told["took"] <= QUIET_MS
+    assert 0 < told["sound"] <= QUIET_MS
+    assert 24_000 <= told["played"] < 24_000 * 4
+    assert LONG.startswith("One two three four five")
+    assert 14 <= told["heardTextEnd"] <= 60
+    assert (await page.result(first))["heardAll"] is False
+    report = await page.heard(SHORT)
+    assert (report["received"], report["crc"]) == checksum(await reference(tone_server.url, SHORT))
+    late = [each for each in await page.watched.events("report", first) if each["at"] > report["at"]]
+    assert not late
+
+
+async def test_stop_before_the_first_sound(open_player: OpenPlayer, tmp_path: Path) -> None:
+    options = ("--engine", "tone", "--engine-option", 'script=[{match = "slow", at = 0, action = "delay", ms = 600}]')
+    with server_process(tmp_path / "log", *options) as server:
+        page = await open_player(server.http, player={"format": "pcm"})
+        await page.page.evaluate("() => { probe.listen(); }")
+        number = await page.speak("slow words")
+        told = await page.page.evaluate("async () => ({ ...(await player.stop()) })")
+        assert told["played"] == 0
+        assert (await page.result(number, 2))["heardAll"] is False
+        await page.page.wait_for_timeout(900)
+        assert await page.page.evaluate("() => probe.lastSound(0)") == 0
+        report = await page.heard(SHORT)
+        assert (report["received"], report["crc"]) == checksum(await reference(server.url, SHORT))
+
+
+async def test_a_server_that_goes_away_and_comes_back(open_player: OpenPlayer, tmp_path: Path) -> None:
+    """It comes back without the session: the rest of the text is said in a new one, and nothing is heard twice."""
+    text = LONG[: len(LONG) // 2]
+    options = ("--engine", "tone", "--port", str(free_port()))
+    with server_process(tmp_path / "log", *options) as server:
+        page = await open_player(server.http, player={"format": "pcm"}, expected=(SOCKET_FAILED,))
+        number = await page.speak(text)
+        await page.reached(number, 12_000)
+        server.process.kill()
+        await page.watched.until("probe.events.some((each) => each.kind === 'state' && each.state === 'reconnecting')")
+    with server_process(tmp_path / "log", *options) as server:
+        result = await page.result(number, 40)
+        expected = await reference(server.url, text)
+    assert result["heardAll"], result
+    report = await page.watched.report(number)
+    assert report["restarts"] == 1
+    assert abs(report["received"] - len(expected) // 2) <= 24_000, "segments are cut anew where it went on"
+
+
+async def test_the_system_takes_the_sound_away(open_player: OpenPlayer, tone_server: ServerProcess) -> None:
+    """As iOS does for a call: the page says so, and the next key press goes on where it was."""
+    page = await open_player(tone_server.http, player={"format": "pcm"})
+    number = await page.speak(SHORT)
+    await page.reached(number, 7_200)
+    await page.page.evaluate("() => player.context.suspend()")
+    await page.watched.until("probe.events.some((each) => each.kind === 'audio' && each.needsTap)")
+    await page.page.click("button")
+    result = await page.result(number)
+    assert result["heardAll"]
+    report = await page.watched.report(number)
+    assert (report["received"], report["crc"]) == checksum(await reference(tone_server.url, SHORT))
