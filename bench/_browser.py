@@ -99,6 +99,7 @@ async def watched_page(browser: Browser, **options: Any) -> AsyncIterator[Watche
     context = await browser.new_context(**options)
     try:
         await context.add_init_script(f"const probeSampleRate = {json.dumps(rate)};\n{PROBE}")
+        context.set_default_timeout(1000 * _EVENT_S)
         page = await context.new_page()
         watched = Watched(page)
         page.on("console", watched.on_console)
