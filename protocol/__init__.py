@@ -10,10 +10,12 @@ from protocol.frames import AudioFrame, Codec, FrameFlag
 
 SUBPROTOCOL = "cosystream.v1"
 STREAM_PATH = "/v1/stream"
+TOKEN_SUBPROTOCOL = "cosystream.token."  # noqa: S105  # and the token itself: a browser can send it no other way
 
 __all__ = [
     "STREAM_PATH",
     "SUBPROTOCOL",
+    "TOKEN_SUBPROTOCOL",
     "AudioFrame",
     "CloseCode",
     "Codec",

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from server.engines.examining import how_to_install
-from server.gateway.auth import KeysError, add_key, read_key_file, remove_keys
+from server.gateway.auth import KeysError, add_key, read_key_file, remove_keys, write_secret
 from server.setting_sources import load
 from server.settings import ENV_PREFIX, OPTIONS, Settings, SettingsError, markdown_table
 
@@ -109,7 +109,7 @@ def _health(arguments: list[str]) -> int:
     host = settings.hosts[0]
     if host in ("0.0.0.0", "::", "*"):
         host = "127.0.0.1"
-    if settings.tls_cert is None:
+    if not settings.secure:
         connection = HTTPConnection(host, settings.port, timeout=HEALTH_TIMEOUT_S)
     else:
         context = ssl.create_default_context()
@@ -141,9 +141,14 @@ def _keys(arguments: list[str]) -> int:
         if name != "list":
             command.add_argument("name", metavar="NAME", help="whom the key is for; a name may have several keys")
         command.add_argument("--file", type=Path, default=_key_file(os.environ), help="key file (default: %(default)s)")
+    text = "make a file with a secret that tokens for browsers are signed with"
+    commands.add_parser("secret", help=text, description=text).add_argument("file", metavar="FILE", type=Path)
     given = parser.parse_args(arguments)
     try:
-        if given.command == "add":
+        if given.command == "secret":
+            write_secret(given.file)
+            print(f"serve with --token-secret {given.file}", file=sys.stderr)
+        elif given.command == "add":
             print(add_key(given.file, given.name))
             print(f"stored in {given.file}; serve with --keys {given.file}", file=sys.stderr)
         elif given.command == "list":

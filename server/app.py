@@ -13,17 +13,21 @@ from server.background import in_daemon_thread
 from server.cluster import EnginePool
 from server.cluster.opening import PoolOpener
 from server.engines import Capabilities
-from server.gateway.auth import Principals
+from server.gateway.auth import Principals, read_secret
+from server.gateway.connection import GatewayConnection
 from server.gateway.doorkeeper import Doorkeeper
 from server.gateway.farewell import say_busy
 from server.gateway.http import build_app
 from server.gateway.http import warm_up as warm_up_http
 from server.gateway.listener import Listener, start_listener
-from server.gateway.origins import Origins
+from server.gateway.origins import ANY, Origins
+from server.gateway.pages import page_routes
 from server.gateway.relay import Elsewhere
+from server.gateway.self_signed import certified
 from server.gateway.sessions import Sessions
 from server.gateway.speak import speak_routes
 from server.gateway.status import StatusReport, status_routes
+from server.gateway.token_routes import token_routes
 from server.gateway.voices import kind_of, voices_routes
 from server.gateway.websocket import WebSocketConnection
 from server.gateways.names import FIRST_INDEX, session_prefix
@@ -66,7 +70,8 @@ class Server:
         self._report = StatusReport(
             self, partial(other_parts, place) if place else None, shared_engines=bool(place and place.workers)
         )
-        self.principals = Principals.load(settings.keys)
+        secret = place.token_secret if place else read_secret(settings.token_secret)
+        self.principals = Principals.load(settings.keys, secret)
         self.ready = asyncio.Event()
         self.listener: Listener | None = None
         self._private: Listener | None = None  # for the other gateways
@@ -159,23 +164,30 @@ class Server:
         self.loop_lag.start()
         loop = asyncio.get_running_loop()
         self.metrics.tasks.set_function(lambda: len(asyncio.all_tasks(loop)))
-        self.listener = await start_listener(
-            self.settings,
-            app=build_app(
-                self,
-                routes=[*speak_routes(self), *voices_routes(self), *status_routes(self._report)],
-                origins=Origins.of(self.settings),
-            ),
-            websocket_handler=self._serve,
-            principals=self.principals,
-            metrics=self.metrics,
-            sockets=self.place.sockets if self.place else None,
-            share=self.place,
-            not_serving=lambda: self._not_serving,
-        )
+        async with certified(self.settings) as settings:
+            self.listener = await start_listener(
+                settings,
+                app=build_app(
+                    self,
+                    routes=[
+                        *page_routes(),
+                        *speak_routes(self),
+                        *voices_routes(self),
+                        *token_routes(self),
+                        *status_routes(self._report),
+                    ],
+                    origins=Origins.of(self.settings),
+                ),
+                websocket_handler=self._serve,
+                principals=self.principals,
+                metrics=self.metrics,
+                sockets=self.place.sockets if self.place else None,
+                share=self.place,
+                not_serving=lambda: self._not_serving,
+            )
         if self.place is not None:
             self._private = await start_listener(
-                replace(self.settings, tls_cert=None, tls_key=None),
+                replace(self.settings, tls_cert=None, tls_key=None, allow_origins=ANY),  # the other one has looked
                 app=build_app(self, routes=private_routes(self.metrics, self.sessions, self._report)),
                 websocket_handler=partial(self._serve, relayed=True),
                 principals=self.principals,
@@ -252,9 +264,13 @@ class Server:
             refusal = Refusal(reason, retry_s, f"the server is not ready: {self.not_ready_reason}")
             await say_busy(connection, self.doorkeeper.refused(refusal).refusal)
             return
-        authenticate = self.principals.for_connection(connection)
+        assert isinstance(connection, GatewayConnection)
+        header = connection.request.headers.get("Authorization") if connection.request is not None else None
+        authenticate = self.principals.for_connection(header, connection.principal)
         elsewhere = Elsewhere(self.place.siblings, self.metrics.relayed, relays=not relayed) if self.place else None
-        await WebSocketConnection(connection, self.pool, self._policy, authenticate, self.sessions, elsewhere).run()
+        await WebSocketConnection(
+            connection, self.pool, self._policy, authenticate, self.sessions, elsewhere, connection.refusal
+        ).run()
 
 
 def _warm_up_opus() -> None:

@@ -95,10 +95,11 @@ def run(settings: Settings) -> int:
 def _announce(server: Server) -> None:
     assert server.listener is not None
     assert server.pool is not None
-    for url in server.listener.urls:
+    for url, address in zip(server.listener.urls, server.listener.addresses, strict=True):
         log.info(
             "ready",
             url=url,
+            page=address.page(secure=server.settings.secure),
             engine=server.settings.engine,
             voices=len(server.pool.capabilities.voices),
             store=server.settings.store,

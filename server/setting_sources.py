@@ -67,7 +67,7 @@ def argument_parser(prog: str = "python -m server") -> argparse.ArgumentParser:
         description="A real-time speech server: text in over a WebSocket, speech out as it is made.",
         epilog=f"Every setting can also come from the environment ({ENV_PREFIX}PORT for --port) or from a TOML file "
         "(port = 8765); the command line wins over the environment, which wins over the file. "
-        "Other commands: `keys add|list|remove`, `health`, `settings --markdown`, `dlq list|show|replay`,"
+        "Other commands: `keys add|list|remove|secret`, `health`, `settings --markdown`, `dlq list|show|replay`,"
         " `doctor`, `parity DIR`.",
         allow_abbrev=False,
     )
@@ -185,6 +185,8 @@ def _contradictions(settings: Settings) -> list[str]:
     if (settings.tls_cert is None) != (settings.tls_key is None):
         missing = "tls_key" if settings.tls_key is None else "tls_cert"
         found.append(f"{missing} is missing: tls_cert and tls_key go together")
+    if settings.tls_self_signed and (settings.tls_cert or settings.tls_key):
+        found.append("tls_self_signed makes a certificate of its own: leave tls_cert and tls_key out, or it")
     if settings.no_text_at_rest and settings.store != "memory":
         found.append(
             f"store = {settings.store!r} writes texts to disk, which no_text_at_rest refuses; allowed is memory"

@@ -155,6 +155,15 @@ class Settings:
             "Keys and TLS", Origins(), "web pages from elsewhere that may use the server; * is every page", default="-"
         ),
     )
+    token_secret: Path | None = field(
+        default=None,
+        metadata=option(
+            "Keys and TLS",
+            ReadableFile(),
+            "at least 32 secret bytes that tokens for browsers are signed with",
+            default="random, at each start",
+        ),
+    )
     tls_cert: Path | None = field(
         default=None,
         metadata=option("Keys and TLS", ReadableFile(), "certificate chain (PEM) for https and wss", default="-"),
@@ -162,6 +171,10 @@ class Settings:
     tls_key: Path | None = field(
         default=None,
         metadata=option("Keys and TLS", ReadableFile(), "private key (PEM) of `tls_cert`", default="-"),
+    )
+    tls_self_signed: bool = field(
+        default=False,
+        metadata=option("Keys and TLS", Flag(), "https and wss with a certificate that the server makes itself"),
     )
     log_format: str = field(
         default="auto",
@@ -339,6 +352,11 @@ class Settings:
     def hosts(self) -> tuple[str, ...]:
         """`host`, one by one."""
         return tuple(self.host.split(","))
+
+    @property
+    def secure(self) -> bool:
+        """Whether it is https and wss that it serves."""
+        return self.tls_cert is not None or self.tls_self_signed
 
     @property
     def origins(self) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Who may use the server: API keys, of which only hashes are kept, and the principals they stand for.
+"""Who may use the server: API keys, of which only hashes are kept, the principals they stand for, and their tokens.
 
 The key file has one line for each key, `name sha256hex`, and comments after `#`. A key has 192 random bits, so a plain
 hash protects it: there is nothing to guess, which salts and slow hashes are for.
@@ -10,21 +10,25 @@ import os
 import re
 import secrets
 import tempfile
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from websockets.asyncio.server import ServerConnection
+from server.gateway import tokens
+from server.gateway.origins import is_from
+from server.gateway.tokens import LEAST_SECRET_BYTES, Asked, Grant, TokenError, Use
 
 KEY_PREFIX: Final = "cosy_"  # lets scanners for leaked secrets know one when they see it
 KEY_BYTES: Final = 24
+MOST_SECRET_BYTES: Final = 4096  # a larger file is hardly meant as one
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 _HASH: Final = re.compile(r"[0-9a-f]{64}")
 
 
 class KeysError(ValueError):
-    """The key file cannot be used; the text is one line for the user."""
+    """The key file, or that of the tokens' secret, cannot be used; the text is one line for the user."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,20 +52,36 @@ def bearer_key(header: str) -> str | None:
     return key.strip() or None if scheme.lower() == "bearer" else None
 
 
+def bearer_token(header: str | None) -> str | None:
+    """The token in the value of an `Authorization` header, or None where it is something else, as a key."""
+    given = bearer_key(header) if header is not None else None
+    return given if given is not None and given.startswith(tokens.TOKEN_PREFIX) else None
+
+
 class Principals:
     """Those who may use the server. Without a key file that is everybody, as `anonymous`.
 
     Behind a proxy every peer looks local, so a key file holds for peers on this machine too.
     """
 
-    def __init__(self, hashes: Mapping[str, str] | None = None) -> None:
-        """`hashes` gives the name for each hash; None stands for no key file."""
+    def __init__(
+        self,
+        hashes: Mapping[str, str] | None = None,
+        secret: bytes | None = None,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        """`hashes` gives the name for each hash; None stands for no key file. `secret` signs tokens: None is a new one.
+        `now`: seconds since 1970, on a clock that other servers with this secret share.
+        """
         self._hashes = None if hashes is None else dict(hashes)
+        self._names = {ANONYMOUS.name} if hashes is None else set(hashes.values())
+        self._secret = secret or new_secret()
+        self._now = now
 
     @classmethod
-    def load(cls, path: Path | None) -> "Principals":
+    def load(cls, path: Path | None, secret: bytes | None = None) -> "Principals":
         """Those of a key file; of none: everybody. Raises KeysError."""
-        return cls(None if path is None else {entry.hash: entry.name for entry in read_key_file(path)})
+        return cls(None if path is None else {entry.hash: entry.name for entry in read_key_file(path)}, secret)
 
     def authenticate(self, header: str | None, api_key: str | None = None) -> Principal | None:
         """The principal of an `Authorization` header's value, or else of a key given in a message; None: refused."""
@@ -84,16 +104,67 @@ class Principals:
         """
         return header is not None and self.authenticate(header) is None
 
-    def for_connection(self, connection: ServerConnection) -> Callable[[str | None], str | None]:
-        """What turns the key that a client's message gave, or None, into its principal's name; None: refused."""
-        request = connection.request
-        header = request.headers.get("Authorization") if request is not None else None
+    def for_connection(self, header: str | None, proved: Principal | None = None) -> Callable[[str | None], str | None]:
+        """What turns the key that a client's message gave, or None, into its principal's name; None: refused. `header`
+        is the handshake's `Authorization`, `proved` whom a token in it stands for.
+        """
 
         def authenticate(api_key: str | None) -> str | None:
-            principal = self.authenticate(header, api_key)
+            principal = proved or self.authenticate(header, api_key)
             return None if principal is None else principal.name
 
         return authenticate
+
+    def make_token(self, principal: Principal, asked: Asked) -> tuple[str, Grant]:
+        """A token for this principal, and what it stands for."""
+        grant = Grant(principal.name, asked.scope, int(self._now()) + asked.ttl_s, asked.origin)
+        return tokens.make(self._secret, grant), grant
+
+    def of_token(self, token: str, uses: Sequence[Use], origins: Sequence[str], hosts: Sequence[str] = ()) -> Principal:
+        """Whom a token stands for, that is to be used for one of `uses`. `origins` and `hosts`: the request's headers
+        `Origin` and `Host`. A token is looked at also where no key is needed. Raises TokenError.
+        """
+        grant = tokens.check(self._secret, token, self._now())
+        if grant.principal not in self._names:
+            raise TokenError("the token is invalid: whom it was made for has no key any more")
+        if grant.origin is not None and not is_from(grant.origin, origins, hosts):
+            page = f"from {origins[0]}" if len(origins) == 1 else "without one header Origin"
+            raise TokenError(f"the token is for pages from {grant.origin}; this request is {page}", forbidden=True)
+        grant.require(uses)
+        return Principal(grant.principal)
+
+
+def new_secret() -> bytes:
+    """A secret to sign tokens with."""
+    return secrets.token_bytes(LEAST_SECRET_BYTES)
+
+
+def read_secret(path: Path | None) -> bytes:
+    """The secret in a file, every byte of it; without a file a new one. Raises KeysError."""
+    if path is None:
+        return new_secret()
+    try:
+        with path.open("rb") as file:
+            data = file.read(MOST_SECRET_BYTES + 1)
+    except OSError as problem:
+        raise KeysError(f"token secret {path} cannot be read: {problem.strerror or problem}") from problem
+    if not LEAST_SECRET_BYTES <= len(data) <= MOST_SECRET_BYTES:
+        size = f"{len(data)} bytes" if len(data) <= MOST_SECRET_BYTES else "more"
+        raise KeysError(
+            f"token secret {path} has {size}; allowed are {LEAST_SECRET_BYTES} to {MOST_SECRET_BYTES}: make one with "
+            "`python -m server keys secret FILE`"
+        )
+    return data
+
+
+def write_secret(path: Path) -> None:
+    """Make a file with a new secret, readable by its owner alone. Raises KeysError, also where there is such a file."""
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(handle, "w", encoding="ascii") as file:
+            file.write(secrets.token_urlsafe(LEAST_SECRET_BYTES) + "\n")
+    except OSError as problem:
+        raise KeysError(f"token secret {path} cannot be written: {problem.strerror or problem}") from problem
 
 
 def read_key_file(path: Path) -> "list[KeyEntry]":

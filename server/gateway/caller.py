@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+from protocol import TOKEN_SUBPROTOCOL
 from protocol import client_messages as c
 from protocol.errors import ErrorCode, ProtocolError
 from server.gateway.auth import ANONYMOUS
@@ -15,11 +16,20 @@ Authenticate = Callable[[str | None], str | None]
 class Caller:
     """`principal` is its name, once a message proved it."""
 
-    def __init__(self, authenticate: Authenticate, remote_address: Any, doorkeeper: Doorkeeper) -> None:
+    def __init__(
+        self, authenticate: Authenticate, remote_address: Any, doorkeeper: Doorkeeper, refusal: str = ""
+    ) -> None:
+        """`refusal`: why its handshake should have been refused."""
+        self._refusal = refusal
         self.principal: str | None = None
         self._authenticate = authenticate
         self._remote_address = remote_address
         self._doorkeeper = doorkeeper
+
+    def check_handshake(self) -> None:
+        """Raises ProtocolError where it came in only to be told why it cannot stay."""
+        if self._refusal:
+            raise ProtocolError(ErrorCode.UNAUTHORIZED, self._refusal)
 
     def identify(self, message: c.Open | c.Resume) -> str:
         """Check the key; the principal. Raises ProtocolError."""
@@ -28,7 +38,8 @@ class Caller:
         if self.principal is None:
             raise ProtocolError(
                 ErrorCode.UNAUTHORIZED,
-                "an API key is needed: header `Authorization: Bearer KEY`, or `api_key` in `open`",
+                "an API key is needed: header `Authorization: Bearer KEY`, or `api_key` in `open`; "
+                f"or a token, offered as the subprotocol `{TOKEN_SUBPROTOCOL}TOKEN`",
                 f"{message.type}.api_key",
             )
         return self.principal

@@ -15,6 +15,7 @@ from websockets.protocol import CONNECTING, Event
 from websockets.server import ServerProtocol
 
 from protocol.errors import CloseCode
+from server.gateway.auth import Principal
 from server.gateway.http_connection import HttpConnection
 from server.gateway.replies import raw_error
 from server.gateway.request_head import HeadError, HeadReader, RequestHead
@@ -86,6 +87,8 @@ class GatewayConnection(ServerConnection):
     def __init__(self, shared: ListenerState, protocol: ServerProtocol, server: Server, **options: Any) -> None:
         super().__init__(protocol, server, **options)
         self.stage = Stage.HEAD
+        self.principal: Principal | None = None  # whom a token in the handshake stands for
+        self.refusal = ""  # why the client is to be sent away, where it cannot be told in the answer to its handshake
         self._shared = shared
         self._accepted = self.loop.time()  # with TLS, the handshake comes between this and connection_made
         self._head = HeadReader()

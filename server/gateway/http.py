@@ -14,9 +14,10 @@ from starlette.routing import BaseRoute, Match, Route
 
 from protocol import STREAM_PATH, SUBPROTOCOL
 from server.engines.base import Capabilities
-from server.gateway.auth import Principal, Principals
+from server.gateway.auth import Principal, Principals, bearer_token
 from server.gateway.origins import CheckOrigin, Origins
 from server.gateway.replies import error_body
+from server.gateway.tokens import TOKEN_CHALLENGE, TokenError, Use
 from server.observe.metrics import CONTENT_TYPE, Metrics
 from server.session import Policy
 
@@ -100,13 +101,35 @@ def error_response(
     return Response(error_body(status, message, code=code, field=field), status, headers, "application/json")
 
 
-def require_principal(state: HttpState, request: Request) -> Principal:
-    """Who sent `request`. Raises ApiError 401."""
-    principal = state.principals.authenticate(request.headers.get("authorization"))
+def require_principal(state: HttpState, request: Request, *uses: Use) -> Principal:
+    """Who sent `request`. A token must be for one of `uses`; without any only a key will do. Raises ApiError 401, and
+    403 where a token is good, but not for this.
+    """
+    given = request.headers.getlist("authorization")
+    if len(given) > 1:
+        raise ApiError(HTTPStatus.BAD_REQUEST, "there is more than one header Authorization")
+    header = given[0] if given else None
+    token = bearer_token(header)
+    if token is not None:
+        return _of_token(state, request, token, uses)
+    principal = state.principals.authenticate(header)
     if principal is None:
         message = "an API key is needed: header `Authorization: Bearer KEY`"
         raise ApiError(HTTPStatus.UNAUTHORIZED, message, headers={"WWW-Authenticate": "Bearer"})
     return principal
+
+
+def _of_token(state: HttpState, request: Request, token: str, uses: Sequence[Use]) -> Principal:
+    if not uses:
+        raise ApiError(HTTPStatus.FORBIDDEN, "this needs an API key: a token will not do")
+    origins, hosts = request.headers.getlist("origin"), request.headers.getlist("host")
+    try:
+        return state.principals.of_token(token, uses, origins, hosts)
+    except TokenError as error:
+        if error.forbidden:
+            raise ApiError(HTTPStatus.FORBIDDEN, str(error)) from None
+        challenge = {"WWW-Authenticate": TOKEN_CHALLENGE}
+        raise ApiError(HTTPStatus.UNAUTHORIZED, str(error), headers=challenge) from None
 
 
 def require_ready(state: HttpState) -> tuple[Capabilities, Policy]:

@@ -8,25 +8,22 @@ import logging
 import socket
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
-from http import HTTPStatus
 from typing import Any, Final, Protocol, cast
 
 from websockets.asyncio.server import Server, ServerConnection, serve
-from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMessage, NegotiationError
-from websockets.http11 import Request, Response
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMessage
 from websockets.server import ServerProtocol
-from websockets.typing import Subprotocol
 
-from protocol import STREAM_PATH, SUBPROTOCOL, CloseCode
+from protocol import CloseCode
 from protocol.errors import close_reason
 from protocol.limits import MAX_MESSAGE_BYTES
 from server.gateway.accepting import SharedAcceptor
 from server.gateway.auth import Principals
 from server.gateway.binding import Address, ListenError, open_sockets
 from server.gateway.connection import CLOSE_TIMEOUT_S, ClientFaultFilter, GatewayConnection, ListenerState, Stage
+from server.gateway.handshake import SUBPROTOCOLS, judge_handshake, select_subprotocol, shape_refusal
 from server.gateway.http_connection import http_config
 from server.gateway.origins import Origins
-from server.gateway.replies import error_body, handshake_error
 from server.gateway.tls import tls_context
 from server.observe.metrics import Metrics
 from server.open_files import max_connections
@@ -43,8 +40,6 @@ _BOUNDS: Final[dict[str, Any]] = {
     "close_timeout": CLOSE_TIMEOUT_S,
     "max_queue": MAX_QUEUE,
 }
-_SUBPROTOCOLS: Final = (Subprotocol(SUBPROTOCOL),)
-PROXY_HEADER: Final = "X-Forwarded-For"  # what every proxy adds
 _ABORT_WAIT_S: Final = 1.0  # for handlers of aborted connections to return
 
 WebSocketHandler = Callable[[ServerConnection], Awaitable[None]]
@@ -152,8 +147,10 @@ async def start_listener(
     certificate. With `share`, other processes accept from these sockets, too.
 
     A WebSocket handshake is refused for a path other than `STREAM_PATH` (404), from a page that may not use the server
-    (403, see `Origins`), for a wrong key in its header (401), and for subprotocols of which none is ours (400). A
-    client that offers no subprotocol is taken as one that speaks ours. While `not_serving` says why nobody is served, a
+    (403, see `Origins`), for a wrong key or token in its header (401, 403), and for subprotocols of which none is ours
+    (400). A client that offers no subprotocol is taken as one that speaks ours. Pages cannot read such answers: where
+    one offers our subprotocol, or a token as another one, it is let in with `GatewayConnection.refusal`, for
+    `websocket_handler` to tell it. While `not_serving` says why nobody is served, a
     handshake that a proxy passes on gets 503, so that the proxy can ask another server.
 
     Raises ListenError where an address cannot be had and ValueError for a bad certificate, in one line for the user.
@@ -172,7 +169,7 @@ async def start_listener(
     listener = Listener(shared, addresses, secure=ssl is not None)
     if metrics is not None:
         metrics.connections.set_function(lambda: listener.connection_count)
-    judge = partial(_process_request, Origins.of(settings), principals or Principals(), not_serving)
+    judge = partial(judge_handshake, Origins.of(settings), principals or Principals(), not_serving)
     for sock in sockets:
         kind: dict[str, Any] = {"ssl": ssl} if ssl is not None else {}
         if ssl is not None:
@@ -186,10 +183,10 @@ async def start_listener(
             # A subclass with one argument filled in; websockets only calls it.
             create_connection=cast(type[ServerConnection], partial(GatewayConnection, shared)),
             compression=None,  # makes Opus bigger, costs CPU, and lets small messages swell
-            subprotocols=_SUBPROTOCOLS,
-            select_subprotocol=_select_subprotocol,
+            subprotocols=SUBPROTOCOLS,
+            select_subprotocol=select_subprotocol,
             process_request=judge,
-            process_response=_process_response,
+            process_response=shape_refusal,
             server_header=None,
             open_timeout=settings.head_timeout_s,
             max_size=MAX_MESSAGE_BYTES,
@@ -210,8 +207,8 @@ async def _accept_in_turns(
 
     def factory() -> GatewayConnection:
         protocol = ServerProtocol(
-            subprotocols=_SUBPROTOCOLS,
-            select_subprotocol=_select_subprotocol,
+            subprotocols=SUBPROTOCOLS,
+            select_subprotocol=select_subprotocol,
             max_size=MAX_MESSAGE_BYTES,
             logger=logger,
         )
@@ -219,44 +216,3 @@ async def _accept_in_turns(
 
     # websockets asks nothing of it that other servers of asyncio have not.
     return cast(asyncio.Server, SharedAcceptor(sock, factory, share.patience, **options))
-
-
-def _select_subprotocol(_: object, offered: Sequence[Subprotocol]) -> Subprotocol | None:
-    if not offered:
-        return None
-    if SUBPROTOCOL in offered:
-        return Subprotocol(SUBPROTOCOL)
-    raise NegotiationError(f"no subprotocol in common: this server speaks {SUBPROTOCOL}")
-
-
-def _process_request(
-    origins: Origins, principals: Principals, not_serving: Callable[[], str], _: ServerConnection, request: Request
-) -> Response | None:
-    if request.path.partition("?")[0] != STREAM_PATH:
-        return handshake_error(HTTPStatus.NOT_FOUND, f"no WebSocket at this path; there is one at {STREAM_PATH}")
-    problem = origins.problem(request.headers.get_all("Origin"), request.headers.get_all("Host"))
-    if problem:
-        return handshake_error(HTTPStatus.FORBIDDEN, problem)
-    keys = request.headers.get_all("Authorization")
-    if len(keys) > 1:
-        return handshake_error(HTTPStatus.BAD_REQUEST, "there is more than one header Authorization")
-    if principals.refuses_handshake(keys[0] if keys else None):
-        challenge = [("WWW-Authenticate", "Bearer")]
-        return handshake_error(HTTPStatus.UNAUTHORIZED, "the API key is wrong", headers=challenge)
-    if request.headers.get_all(PROXY_HEADER) and (reason := not_serving()):  # others hear it in a `busy` message
-        retry = [("Retry-After", "1")]
-        return handshake_error(HTTPStatus.SERVICE_UNAVAILABLE, f"not ready: {reason}", headers=retry)
-    return None
-
-
-def _process_response(_: ServerConnection, __: Request, response: Response) -> Response | None:
-    """Give the refusals of websockets itself the shape that all our errors have."""
-    if response.status_code != HTTPStatus.SWITCHING_PROTOCOLS and "text/plain" in response.headers.get(
-        "Content-Type", ""
-    ):
-        text = response.body.decode("utf-8", "replace").strip()
-        response.body = error_body(response.status_code, text)
-        for name, value in (("Content-Type", "application/json"), ("Content-Length", str(len(response.body)))):
-            del response.headers[name]
-            response.headers[name] = value
-    return None

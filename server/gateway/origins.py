@@ -4,6 +4,7 @@ A browser lets every page open WebSockets and send simple POST requests to every
 names the page in the header `Origin`, which programs leave out.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final
@@ -50,6 +51,15 @@ class Origins:
     def _is_ours(self, host: str) -> bool:
         name = _place(f"//{host}")[0].removesuffix(".")
         return is_loopback(name) or name.endswith(".localhost") or name in {_place(each)[0] for each in self.allowed}
+
+
+def is_from(origin: str, origins: Sequence[str], hosts: Sequence[str]) -> bool:
+    """Whether a page from `origin` sent a request with these headers `Origin` and `Host`. Browsers leave `Origin` out
+    where a page only reads from its own host.
+    """
+    if origins:
+        return len(origins) == 1 and origins[0].lower() == origin
+    return len(hosts) == 1 and _is_same(origin, hosts[0])
 
 
 def _is_same(origin: str, host: str) -> bool:

@@ -17,10 +17,11 @@ from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 from websockets.typing import Subprotocol
 
-from protocol import STREAM_PATH, SUBPROTOCOL, CloseCode
+from protocol import STREAM_PATH, SUBPROTOCOL, TOKEN_SUBPROTOCOL, CloseCode
 from protocol import client_messages as c
 from protocol.codec import encode
 from protocol.errors import ErrorCode, ProtocolError, close_reason
+from server.gateway.tokens import offered_tokens
 from server.gateway.turns import Turns
 from server.gateways.siblings import Siblings, Unsure
 
@@ -89,14 +90,18 @@ class Elsewhere:
         if not self._relays:
             raise TryAgain
         headers = {CLIENT_HEADER: client_address(client)[0]}
-        if client.request is not None and "Authorization" in client.request.headers:
-            headers["Authorization"] = client.request.headers["Authorization"]
+        subprotocols = [SUBPROTOCOL]
+        if client.request is not None:
+            given = client.request.headers
+            headers |= {name: given[name] for name in ("Authorization", "Origin") if name in given}
+            offered = offered_tokens(given.get_all("Sec-WebSocket-Protocol"))
+            subprotocols += [TOKEN_SUBPROTOCOL + token for token in offered]
         try:
             async with asyncio.timeout(RELAY_TIMEOUT_S):
                 connection = await unix_connect(
                     str(self._siblings.socket_of(owner)),
                     f"ws://localhost{STREAM_PATH}",
-                    subprotocols=[Subprotocol(SUBPROTOCOL)],
+                    subprotocols=[Subprotocol(each) for each in subprotocols],
                     compression=None,
                     additional_headers=headers,
                     user_agent_header=None,

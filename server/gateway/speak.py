@@ -222,7 +222,7 @@ def speak_routes(state: SpeakState) -> list[Route]:
     """The route, for `build_app`."""
 
     async def speak(request: Request) -> Response:
-        principal = require_principal(state, request)
+        principal = require_principal(state, request, "speak")
         _, policy = require_ready(state)
         assert state.pool is not None  # it is what being ready means
         try:

@@ -76,7 +76,7 @@ def voices_routes(state: VoicesState) -> list[Route]:
     uploads = _Uploads()
 
     async def listed(request: Request) -> Response:
-        principal = require_principal(state, request)
+        principal = require_principal(state, request, "voices", "speak")
         capabilities, policy = require_ready(state)
         own: list[OwnVoice] = []
         if capabilities.cloning:
@@ -86,7 +86,7 @@ def voices_routes(state: VoicesState) -> list[Route]:
         return json_response(answer)
 
     async def shown(request: Request) -> Response:
-        principal = require_principal(state, request)
+        principal = require_principal(state, request, "voices", "speak")
         capabilities, policy = require_ready(state)
         voice = request.path_params["voice"]
         for each in _of_engine(capabilities, policy):
@@ -98,7 +98,7 @@ def voices_routes(state: VoicesState) -> list[Route]:
         return json_response(_of_principal(own, capabilities))
 
     async def added(request: Request) -> Response:
-        principal = require_principal(state, request)
+        principal = require_principal(state, request, "voices")
         capabilities, _ = require_ready(state)
         _check_able(state, capabilities)
         with uploads.one(principal.name):
@@ -128,7 +128,7 @@ def voices_routes(state: VoicesState) -> list[Route]:
         return json_response(_of_principal(voice, capabilities), HTTPStatus.CREATED, headers)
 
     async def removed(request: Request) -> Response:
-        principal = require_principal(state, request)
+        principal = require_principal(state, request, "voices")
         voice = request.path_params["voice"]
         try:
             known = await in_daemon_thread(lambda: state.voices.remove(voice, principal.name))

@@ -37,8 +37,9 @@ class WebSocketConnection:
         authenticate: Authenticate,
         sessions: Sessions,
         elsewhere: Elsewhere | None = None,
+        refusal: str = "",
     ) -> None:
-        """`elsewhere`: the other gateways, where there are any."""
+        """`elsewhere`: the other gateways, where there are any; `refusal`: why the client is sent away at once."""
         self._connection = connection
         self._pool = pool
         self._policy = policy
@@ -50,7 +51,7 @@ class WebSocketConnection:
         self._answered = asyncio.Event()
         self._failed = asyncio.Event()  # the session has a `failure`
         self._drained: asyncio.Future[None] = self._loop.create_future()  # nothing is left to say, after `stop`
-        self._caller = Caller(authenticate, client_address(connection), sessions.doorkeeper)
+        self._caller = Caller(authenticate, client_address(connection), sessions.doorkeeper, refusal)
         self._refusals = 0
         self._stopping = False
         self._cut = False  # the time to finish is over
@@ -175,6 +176,7 @@ class WebSocketConnection:
     # ---- reading and writing ----
 
     async def _read(self) -> None:
+        self._caller.check_handshake()
         turns = Turns()
         while True:
             data = await self._connection.recv()

@@ -8,7 +8,7 @@ why it cannot start.
 import pickle
 import socket
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,6 +31,7 @@ class Launch:
     sockets: tuple[int, ...]  # descriptors that it inherits: they listen
     loads: int  # likewise: the memory of `Loads`
     workers: tuple[str, ...] = ()  # the sockets of worker processes
+    token_secret: bytes = field(default=b"", repr=False)  # all gateways know each other's tokens
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,9 @@ from importlib import import_module
 import structlog
 
 from server.child_processes import private_folder
+from server.gateway.auth import read_secret
 from server.gateway.binding import open_sockets
+from server.gateway.self_signed import certified
 from server.gateways.names import MAX_NAME
 from server.gateways.shares import share_of
 from server.gateways.supervisor import GatewayFailed, Supervisor
@@ -44,6 +46,7 @@ def run(settings: Settings) -> int:
 
 async def _serve(settings: Settings, manager: ServiceManager) -> None:
     stop = asyncio.Event()
+    token_secret = read_secret(settings.token_secret)
     supervisor: Supervisor | None = None
 
     def at_once() -> None:
@@ -56,9 +59,9 @@ async def _serve(settings: Settings, manager: ServiceManager) -> None:
     folder = private_folder(MAX_NAME)
     try:
         with manager.watched():
-            async with _workers(settings, stop) as workers:
+            async with certified(settings) as settings, _workers(settings, stop) as workers:
                 if not stop.is_set():
-                    supervisor = Supervisor(settings, sockets, folder, stop, workers, manager)
+                    supervisor = Supervisor(settings, sockets, folder, stop, workers, manager, token_secret)
                     await supervisor.run()
     finally:
         for sock in sockets:

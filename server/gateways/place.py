@@ -21,6 +21,7 @@ class Place:
         self.siblings = Siblings(launch.name, launch.folder)
         self.gateways = launch.gateways
         self.workers = launch.workers
+        self.token_secret = launch.token_secret
         self.sockets = tuple(socket.socket(fileno=descriptor) for descriptor in launch.sockets)
         self._loads = Loads(launch.loads, launch.gateways)
         os.close(launch.loads)

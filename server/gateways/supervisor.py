@@ -16,6 +16,7 @@ from typing import Final
 import structlog
 
 from server.child_processes import command, environment, how_it_ended
+from server.gateway.auth import new_secret
 from server.gateway.binding import Address
 from server.gateways.control import CannotStart, Launch, Ready, members_line, pack_launch, parse_report
 from server.gateways.loads import Loads
@@ -49,14 +50,17 @@ class Supervisor:
         stop: asyncio.Event,
         workers: Sequence[str] = (),
         manager: ServiceManager | None = None,
+        token_secret: bytes | None = None,
     ) -> None:
         """Inside the running event loop. `sockets` listen; `folder` is private and takes the gateways' own sockets;
-        `workers` are the sockets of worker processes; `manager` hears when all gateways are ready, and when they stop.
+        `workers` are the sockets of worker processes; `manager` hears when all gateways are ready, and when they stop;
+        `token_secret` signs tokens for browsers, None is a new one.
         """
         self.settings = settings
         self._manager = manager or ServiceManager()
         self.stop = stop
         self._workers = tuple(workers)
+        self._token_secret = token_secret or new_secret()
         self._share = share_of(settings, settings.gateways)
         self._sockets = sockets
         self._folder = folder
@@ -102,11 +106,13 @@ class Supervisor:
     async def _announce(self) -> None:
         await self.ready()
         ready = self._ready[1]
-        scheme = "http" if self.settings.tls_cert is None else "https"
+        secure = self.settings.secure
         for sock in self._sockets:
+            address = Address(*sock.getsockname()[:2])
             log.info(
                 "ready",
-                url=f"{scheme}://{Address(*sock.getsockname()[:2])}",
+                url=f"{'https' if secure else 'http'}://{address}",
+                page=address.page(secure=secure),
                 engine=ready.engine,
                 voices=ready.voices,
                 store=self.settings.store,
@@ -194,6 +200,7 @@ class Supervisor:
             sockets=tuple(sock.fileno() for sock in self._sockets),
             loads=self._loads_file,
             workers=self._workers,
+            token_secret=self._token_secret,
         )
 
     async def _listen(self, index: int, name: str, reader: asyncio.StreamReader) -> str:

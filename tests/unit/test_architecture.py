@@ -26,6 +26,7 @@ PURE = (
     "server/engines/cosyvoice/voice/data.py",
     "server/engines/cosyvoice/voice/features.py",
     "server/gateway/request_head.py",
+    "server/gateway/tokens.py",
     "server/gateways/merging.py",
     "server/gateways/names.py",
     "server/json_text.py",
