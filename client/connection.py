@@ -5,6 +5,7 @@ from collections.abc import Callable, Coroutine, Generator
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from random import Random
 from time import monotonic
 from types import TracebackType
@@ -19,6 +20,7 @@ from client.handshake import first_answer, open_socket
 from client.saved import SavedSession, Sent
 from client.session import QUEUE_BYTES, SessionState
 from client.shell import Session
+from client.tls import tls_context
 from client.utterance import Utterance
 from protocol import encode
 from protocol.client_messages import AudioFormat, Mode, Open, Resume, SpeechLanguage
@@ -37,6 +39,7 @@ class Connect:
         request: Open,
         *,
         api_key: str | None,
+        tls_ca: str | Path | None,
         decode: bool,
         open_timeout: float,
         busy_wait_s: float,
@@ -49,6 +52,7 @@ class Connect:
         self._url = url
         self._request = request
         self._api_key = api_key
+        self._tls_ca = tls_ca
         self._decode = decode
         self._timeout = open_timeout
         self._busy_wait_s = busy_wait_s
@@ -121,9 +125,10 @@ class Connect:
     async def _greet(self, greeting: Open | Resume, opened: Opened | None) -> tuple[Session, Opened | Resumed]:
         """`opened`: what was answered to whom had the session before; None: a new one is opened."""
         url = stream_url(self._url)
+        tls = tls_context(url, self._tls_ca)
         try:
             async with asyncio.timeout(self._timeout):
-                socket = await open_socket(url, self._api_key)
+                socket = await open_socket(url, self._api_key, tls)
                 try:
                     sent = monotonic()
                     with suppress(ConnectionClosed):  # a full server says `busy` and closes before it reads `open`
@@ -147,7 +152,7 @@ class Connect:
                     raise
         except TimeoutError:
             raise ConnectFailed(f"{url} did not answer within {self._timeout:g} s: check the address") from None
-        reopen = partial(open_socket, url, self._api_key)
+        reopen = partial(open_socket, url, self._api_key, tls)
         session = Session(socket, state, self._decode, reopen, self._on_notice, confirms=self._confirm)
         return session, answer
 
@@ -168,6 +173,7 @@ def connect(
     max_lead_ms: int | None = None,
     timings: bool = True,
     api_key: str | None = None,
+    tls_ca: str | Path | None = None,
     decode: bool = True,
     open_timeout: float = 10.0,
     busy_wait_s: float = 0.0,
@@ -180,7 +186,8 @@ def connect(
     """Opens a session.
 
     `url`: `host:port`, or with ws(s):// or http(s)://. `max_lead_ms`: how far audio may run ahead of what was played
-    (see `Utterance.played`); None takes it as fast as the engine goes. `decode=False` leaves Opus packets as they are.
+    (see `Utterance.played`); None takes it as fast as the engine goes. `tls_ca`: a file of certificates that are
+    trusted in place of the system's. `decode=False` leaves Opus packets as they are.
     `busy_wait_s`: for so long a server that says `busy`, or a proxy that says it (HTTP 429, 502, 503, 504), is asked
     again, whenever it says; then Busy is raised.
     `resume`: after a lost connection come back, and lose nothing; for `reconnect_s` at most (None: as long as the
@@ -193,7 +200,7 @@ def connect(
         voice, language, speed, pitch, volume, format, sample_rate, frame_ms, bitrate, mode, max_lead_ms, None, timings
     )
     return Connect(
-        url, request, api_key=api_key, decode=decode, open_timeout=open_timeout,
+        url, request, api_key=api_key, tls_ca=tls_ca, decode=decode, open_timeout=open_timeout,
         busy_wait_s=busy_wait_s, resume=resume, reconnect_s=reconnect_s, on_notice=on_notice,
         restart=restart, confirm=confirm,
     )  # fmt: skip

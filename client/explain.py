@@ -11,6 +11,7 @@ from protocol import STREAM_PATH
 RETRY_AFTER_S: Final = 1.0  # of who says "later" without a time
 BUSY_STATUSES: Final = {429: "rate", 502: "loading", 503: "loading", 504: "loading"}
 """HTTP statuses that mean "later", with the reason that `Busy` gets. 502 and 504 are a proxy's whose server is away."""
+_UNKNOWN_SIGNER: Final = frozenset({18, 19, 20, 21})  # verify codes of OpenSSL: nobody known signed it
 _LONGEST_REASON: Final = 300  # characters of what a stranger wrote
 _SECONDS: Final = re.compile(r"[0-9]{1,9}")
 
@@ -36,7 +37,8 @@ def reason_in(body: bytes | None) -> str:
 def explain_os_error(url: str, error: OSError) -> str:
     """One line for a connection that could not be made."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"the certificate of {url} is not trusted: {error.verify_message}"
+        hint = " (--tls-ca FILE trusts it)" if error.verify_code in _UNKNOWN_SIGNER else ""
+        return f"the certificate of {url} is not trusted: {error.verify_message}{hint}"
     if isinstance(error, ssl.SSLError):
         return f"{url} does not speak TLS: try ws:// instead of wss://"
     if isinstance(error, socket.gaierror):

@@ -1,5 +1,6 @@
 """The first steps of a connection: the WebSocket itself, and the server's answer to `open`."""
 
+from ssl import SSLContext
 from typing import Final
 
 from websockets.asyncio.client import connect
@@ -20,13 +21,14 @@ PING_S: Final = 20.0  # transport-level; the session has its own watchdog while 
 _USER_AGENT: Final = "cosystream-client"
 
 
-async def open_socket(url: str, api_key: str | None) -> Socket:
+async def open_socket(url: str, api_key: str | None, tls: SSLContext | None) -> Socket:
     """Connects. Raises ConnectFailed, whose text says what to do, or Busy where the answer is "later"."""
     try:
         socket = await connect(
             url,
             subprotocols=[Subprotocol(SUBPROTOCOL)],
             additional_headers={"Authorization": f"Bearer {api_key}"} if api_key else None,
+            ssl=tls,
             user_agent_header=_USER_AGENT,
             compression=None,
             max_size=MAX_MESSAGE_BYTES,

@@ -152,6 +152,12 @@ def server_options(default: object = None) -> "_Parser":
         metavar="KEY",
         help=f"default: ${KEY_VARIABLE}, which other users of this machine cannot see",
     )
+    group.add_argument(
+        "--tls-ca",
+        default=default,
+        metavar="FILE",
+        help="trust the certificates in it (PEM), such as the server's own, in place of the system's",
+    )
     return options
 
 

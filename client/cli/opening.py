@@ -45,6 +45,7 @@ async def open_session(
         mode=plan.mode,
         max_lead_ms=PLAY_LEAD_MS if plan.play else None,
         api_key=args.api_key,
+        tls_ca=args.tls_ca,
         decode=plan.container != "ogg",
         busy_wait_s=args.busy_wait,
         resume=not args.no_resume,

@@ -4,7 +4,6 @@ import argparse
 import http.client
 import json
 import secrets
-import ssl
 import unicodedata
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +13,7 @@ from urllib.parse import quote, urlsplit
 from client.address import http_url
 from client.errors import Busy, ClientError, ConnectFailed, ServerError, ServerMisbehaved, UsageError
 from client.explain import BUSY_STATUSES, explain_os_error, explain_status, reason_in, retry_after_s
+from client.tls import tls_context
 
 PATH: Final = "/v1/voices"
 TIMEOUT_S: Final = 10.0
@@ -30,19 +30,19 @@ def run_voices(args: argparse.Namespace) -> str:
     if args.action == "add":
         body = add_voice(args)
     elif args.action == "remove":
-        remove_voice(args.url, args.api_key, args.voice)
+        remove_voice(args, args.voice)
         return "" if args.json else f"{args.voice} is deleted\n"
     else:
-        body = fetch_voices(args.url, args.api_key)
+        body = fetch_voices(args)
         return body.decode("utf-8", "replace") if args.json else format_voices(body)
     return body.decode("utf-8", "replace") + "\n" if args.json else format_added(body)
 
 
-def fetch_voices(url: str, api_key: str | None) -> bytes:
+def fetch_voices(args: argparse.Namespace) -> bytes:
     """The server's answer, JSON. Raises ClientError."""
-    status, body, retry_after = _ask(url, api_key, "GET", PATH)
+    status, body, retry_after = _ask(args, "GET", PATH)
     if status != 200:
-        raise _refused(http_url(url, PATH), status, body, retry_after)
+        raise _refused(http_url(args.url, PATH), status, body, retry_after)
     return body
 
 
@@ -61,18 +61,18 @@ def add_voice(args: argparse.Namespace) -> bytes:
     fields = {"text": args.text, "name": args.name, "consent": "true"}
     kind, form = _form({name: value for name, value in fields.items() if value}, recording)
     headers = {"Content-Type": kind}
-    status, body, retry_after = _ask(args.url, args.api_key, "POST", PATH, form, headers, timeout_s=LEARN_TIMEOUT_S)
+    status, body, retry_after = _ask(args, "POST", PATH, form, headers, timeout_s=LEARN_TIMEOUT_S)
     if status != 201:
         raise _refused(http_url(args.url, PATH), status, body, retry_after)
     return body
 
 
-def remove_voice(url: str, api_key: str | None, voice: str) -> None:
+def remove_voice(args: argparse.Namespace, voice: str) -> None:
     """Have the server forget a voice. Raises ClientError."""
     path = f"{PATH}/{quote(voice, safe='')}"
-    status, body, retry_after = _ask(url, api_key, "DELETE", path)
+    status, body, retry_after = _ask(args, "DELETE", path)
     if status != 204:
-        raise _refused(http_url(url, path), status, body, retry_after)
+        raise _refused(http_url(args.url, path), status, body, retry_after)
 
 
 def _refused(address: str, status: int, body: bytes, retry_after: str | None) -> ClientError:
@@ -102,8 +102,7 @@ def _form(fields: Mapping[str, str], recording: bytes) -> tuple[str, bytes]:
 
 
 def _ask(
-    url: str,
-    api_key: str | None,
+    args: argparse.Namespace,
     method: str,
     path: str,
     body: bytes | None = None,
@@ -111,17 +110,18 @@ def _ask(
     timeout_s: float = TIMEOUT_S,
 ) -> tuple[int, bytes, str | None]:
     """Status, body and `Retry-After` of the server's answer. Raises ConnectFailed and ServerMisbehaved."""
-    address = http_url(url, path)
+    address = http_url(args.url, path)
     parts = urlsplit(address)
     assert parts.hostname is not None
+    tls = tls_context(address, args.tls_ca)
     connection = (
-        http.client.HTTPSConnection(parts.hostname, parts.port, timeout=timeout_s, context=ssl.create_default_context())
-        if parts.scheme == "https"
+        http.client.HTTPSConnection(parts.hostname, parts.port, timeout=timeout_s, context=tls)
+        if tls is not None
         else http.client.HTTPConnection(parts.hostname, parts.port, timeout=timeout_s)
     )
     try:
         try:
-            key = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+            key = {"Authorization": f"Bearer {args.api_key}"} if args.api_key else {}
             connection.request(method, path, body, {**key, **(headers or {})})
         except (BrokenPipeError, ConnectionResetError):
             if body is None:

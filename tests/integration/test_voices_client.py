@@ -1,6 +1,7 @@
 """`python -m client voices add` and `remove`, as a user runs them, and what they make of answers."""
 
 import json
+from argparse import Namespace
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -100,5 +101,5 @@ def test_a_list_that_is_not_given_ends_with_the_code_of_its_cause(
 ) -> None:
     monkeypatch.setattr(voices_command, "_ask", lambda *_: (status, b"", None))
     with pytest.raises(ClientError) as failure:
-        fetch_voices("h:1", None)
+        fetch_voices(Namespace(url="h:1", api_key=None, tls_ca=None))
     assert code_of(failure.value) is code
