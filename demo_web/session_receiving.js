@@ -1,0 +1,411 @@
+/** What comes from the server: events and audio to their utterances, each exactly once, and the acks for them. */
+
+import { Gap, Misbehaved, Timeline } from "./session_timeline.js";
+import { Transcript } from "./session_text.js";
+
+/**
+ * @typedef {import("./session.js").Effect} Effect
+ * @typedef {import("./wire.js").Event} Event
+ * @typedef {import("./wire.js").Frame} Frame
+ */
+
+const ACK_INTERVAL_MS = 100; // on arrival at most this often ...
+const ACK_TIMER_MS = 200; // ... and at least this often while something is unfinished ...
+const ACK_BYTES = 32_768; // ... or after so much audio
+const MAX_WARMING = 64; // frames; 80 ms and a packet are at most 35 of them
+const REMEMBERED = 64; // finished utterances whose listener may still report
+const MAX_FRAME_S = 60;
+
+/**
+ * An utterance from its `start` until nobody asks for it any more.
+ *
+ * It may be spoken in several parts, each in a session of its own: `base...` is what came before the present one, and
+ * `timeline` and `transcript` count from there. All other samples are of the whole utterance's timeline.
+ */
+export class Tracked {
+  started = false; // the server of the present session was told of it
+  cancelled = false; // late audio is dropped
+  cancelSample = 0; // how far it was heard, as the `cancel` said
+  /** @type {number | null} as its player reports */
+  played = null;
+  /** @type {number | null} */
+  bufferedMs = null;
+  stalls = 0;
+  /** @type {number | null} its length, once it is over */
+  samples = null;
+  baseSamples = 0;
+  baseText = 0;
+  baseSegments = 0;
+  isPast = false; // it belongs to a session that is gone: the server does not know it
+  #given = 0; // the decoder's output is wanted from here on
+  #coded = false; // packets came since the present session began
+  /** @type {Frame[]} known packets of a new encoder, for the decoder alone */
+  #warming = [];
+
+  /**
+   * @param {import("./session_text.js").Start} start
+   * @param {number} preSkip
+   */
+  constructor(start, preSkip) {
+    this.number = start.utterance;
+    this.timeline = new Timeline(preSkip);
+    this.transcript = new Transcript(start);
+  }
+
+  get received() {
+    return this.baseSamples + this.timeline.received;
+  }
+
+  get heard() {
+    return this.played ?? 0;
+  }
+
+  /** Whether it is complete and was played to its end. */
+  get heardAll() {
+    return this.samples !== null && this.heard >= this.samples;
+  }
+
+  /**
+   * The event in the whole utterance's numbers.
+   * @template {Event} E
+   * @param {E} event
+   * @param {number} number its own
+   * @returns {E}
+   */
+  within(event, number) {
+    const whole = { ...event, event: number };
+    if ("segment" in whole) whole.segment += this.baseSegments;
+    if (whole.type === "segment_begin") {
+      whole.start += this.baseText;
+      whole.end += this.baseText;
+      whole.first_sample += this.baseSamples;
+    } else if (whole.type === "timing") {
+      whole.words = whole.words.map((word) => ({
+        text: word.text,
+        start: word.start + this.baseText,
+        end: word.end + this.baseText,
+        first_sample: word.first_sample + this.baseSamples,
+        end_sample: word.end_sample + this.baseSamples,
+      }));
+    } else if (whole.type === "mode") {
+      whole.at_sample += this.baseSamples;
+    } else if (whole.type === "done") {
+      whole.samples += this.baseSamples;
+    } else if (whole.type === "cancelled") {
+      whole.sample += this.baseSamples;
+      whole.heard_text_end += this.baseText;
+    }
+    return whole;
+  }
+
+  /** Another connection carries the session. */
+  newGeneration() {
+    this.timeline.newGeneration();
+    this.#warming = [];
+  }
+
+  /** @param {Frame} frame known as a whole: of use only where it warms a new decoder up */
+  keepWarm(frame) {
+    if (frame.codec !== "opus" || !frame.count) return;
+    if (frame.decoderReset) this.#warming = [];
+    else if (!this.#warming.length || this.#warming.length >= MAX_WARMING) return;
+    this.#warming.push(frame);
+  }
+
+  /**
+   * What of the frame goes to the listener: all but its first samples, with what a new decoder needs before.
+   * @param {Frame} frame
+   * @param {number} known
+   * @param {number} preSkip
+   * @returns {Effect}
+   */
+  audio(frame, known, preSkip) {
+    const warming = this.#warming;
+    this.#warming = [];
+    const base = { type: /** @type {const} */ ("audio"), utterance: this.number, codec: frame.codec, last: frame.last };
+    if (frame.codec === "pcm") {
+      const first = this.baseSamples + frame.first + known;
+      const payload = frame.silenceRun ? null : frame.payload.subarray(2 * known);
+      this.#given = first + frame.count - known;
+      return { ...base, first, count: frame.count - known, payload, silence: frame.silenceRun, reset: false, skip: 0 };
+    }
+    let { first, packets } = frame;
+    let reset = frame.decoderReset || !this.#coded;
+    const end = first + frame.count;
+    const before = warming.at(-1);
+    if (!frame.decoderReset && before && before.first + before.count === first) {
+      first = warming[0].first;
+      packets = [...warming, frame].flatMap((each) => each.packets);
+      reset = true;
+    } else if (!reset) {
+      const length = frame.count / packets.length;
+      const whole = Math.floor(known / length); // packets that the decoder has had
+      first += whole * length;
+      packets = packets.slice(whole);
+    }
+    this.#coded = true;
+    const count = end - first;
+    const place = this.baseSamples + first - preSkip;
+    const skip = Math.min(count, Math.max(0, this.#given - place));
+    this.#given = Math.max(this.#given, place + count);
+    return { ...base, first: this.baseSamples + first, count, payload: packets, silence: false, reset, skip };
+  }
+
+  /**
+   * The rest is said by another session: everything counts from here.
+   * @param {{position: number, pieces: import("./session_text.js").Piece[]}} rest
+   * @param {number} preSkip
+   */
+  goOn(rest, preSkip) {
+    const { start, ended, segments } = this.transcript;
+    this.baseSamples = this.#given = this.received;
+    this.baseText += rest.position;
+    this.baseSegments += segments;
+    this.timeline = new Timeline(preSkip);
+    this.transcript = new Transcript(start, rest.pieces);
+    this.transcript.ended = ended;
+    this.#warming = [];
+    this.#coded = this.started = false;
+  }
+}
+
+/** The utterances of a session, what of them is here, and what the server is to know of that. */
+export class Receiver {
+  generation = 1;
+  preSkip = 0;
+  rate = 24_000;
+  /** @type {number | null} samples; null: the server does not pace */
+  maxLead = null;
+  lastEvent = 0;
+  visible = true;
+  mode = { mode: /** @type {"stream" | "block"} */ ("stream"), reason: "" };
+  resentBytes = 0;
+  ackDue = false; // at once
+  /** @type {Map<number, Tracked>} begun and not finished, in order */
+  live = new Map();
+  /** @type {Tracked[]} */
+  finished = [];
+  newest = 0;
+  /** Where the last frame ended. */
+  #newest = { utterance: 0, sample: 0 };
+  #eventsBefore = 0; // of sessions that are gone; listeners see one numbering
+  #ackBytes = ACK_BYTES;
+  #ackedAt;
+  #arrived = 0;
+  #acked = 0;
+  /** What an ack confirms. */
+  #position = { utterance: 0, sample: 0, event: 0 };
+
+  /** @param {number} now */
+  constructor(now) {
+    this.#ackedAt = now;
+  }
+
+  /**
+   * A new session, perhaps after another one: events and audio are numbered from the start.
+   * @param {number} generation
+   * @param {number} preSkip
+   * @param {number} unackedBytes
+   */
+  newSession(generation, preSkip, unackedBytes) {
+    this.generation = generation;
+    this.preSkip = preSkip;
+    this.#ackBytes = Math.min(ACK_BYTES, Math.floor(unackedBytes / 4));
+    for (const entry of this.finished) entry.isPast = true;
+    this.#eventsBefore += this.lastEvent;
+    this.lastEvent = 0;
+    this.#newest = { utterance: 0, sample: 0 };
+    this.#position = { utterance: 0, sample: 0, event: 0 };
+    this.#acked = this.#arrived;
+  }
+
+  /** @param {number} number one that is unfinished, or finished lately */
+  find(number) {
+    return this.live.get(number) ?? this.finished.find((entry) => entry.number === number);
+  }
+
+  /** @param {Tracked} entry it was complete, but is cancelled while it still plays */
+  revive(entry) {
+    this.finished.splice(this.finished.indexOf(entry), 1);
+    entry.samples = null;
+    this.live.set(entry.number, entry);
+  }
+
+  /**
+   * Finished utterances that were not played to their end, as far as the server knows them.
+   * @param {number} [before] only those before this number
+   */
+  beingHeard(before = Infinity) {
+    if (this.maxLead === null) return [];
+    return this.finished.filter((each) => each.number < before && !(each.cancelled || each.heardAll || each.isPast));
+  }
+
+  // ---- events ----
+
+  /**
+   * Takes an event; null: it came before. Throws Gap, Misbehaved.
+   * @param {Event} event
+   * @returns {Effect[] | null}
+   */
+  event(event) {
+    if (event.event <= this.lastEvent) return null;
+    if (event.event !== this.lastEvent + 1) throw new Gap(`event ${event.event} came after event ${this.lastEvent}`);
+    const entry = this.live.get(event.utterance);
+    if (!entry && !(event.utterance >= 1 && event.utterance <= this.newest)) {
+      throw new Misbehaved(`an event names utterance ${event.utterance}, which was never started`);
+    }
+    this.lastEvent = event.event;
+    if (event.type === "mode") this.mode = { mode: event.mode, reason: event.reason };
+    this.#confirm(0, 0, 1);
+    if (!entry) return [];
+    const { timeline, transcript } = entry;
+    let whole = entry.within(event, this.#eventsBefore + event.event);
+    if (event.type === "segment_begin") {
+      if (!transcript.begin(event)) return [];
+      timeline.begin(event.segment, event.first_sample);
+    } else if (event.type === "segment_end") {
+      if (!transcript.end(event)) return [];
+      timeline.end(event.segment, event.samples, event.digest);
+      transcript.received(timeline.received);
+    } else if (event.type === "timing") {
+      const words = transcript.timing(event);
+      if (!words) return [];
+      whole = entry.within({ ...event, words }, whole.event);
+    } else if (event.type === "done") {
+      if (entry.cancelled && timeline.lacksAudio(event.samples)) return []; // `cancelled` follows
+      timeline.done(event);
+      const samples = entry.baseSamples + event.samples;
+      if (entry.cancelled && this.maxLead !== null && entry.heard < samples) return []; // likewise: it crossed the cancel
+      /** @type {Effect[]} */
+      const effects = [{ type: "event", message: whole }];
+      const { number, baseSamples } = entry;
+      if (!baseSamples) effects.push({ type: "verified", utterance: number, samples, digest: event.digest });
+      this.#finish(entry, samples);
+      this.#confirm(number, timeline.next, 1);
+      return effects;
+    } else if (event.type === "cancelled") {
+      entry.cancelled = true;
+      this.#finish(entry, entry.baseSamples + event.sample);
+    }
+    return entry.cancelled && event.type !== "cancelled" ? [] : [{ type: "event", message: whole }];
+  }
+
+  /** @param {Tracked} entry its session is gone, and nobody will confirm its cancel: what is known here must do */
+  cancelledHere(entry) {
+    const heard = Math.max(0, entry.cancelSample - entry.baseSamples);
+    const end = entry.baseText + entry.transcript.heardTextEnd(heard);
+    const sample = entry.received;
+    this.#finish(entry, sample);
+    entry.isPast = true;
+    this.ackDue = false;
+    /** @type {import("./wire.js").Cancelled} */
+    const message = {
+      type: "cancelled", event: ++this.#eventsBefore + this.lastEvent, utterance: entry.number, sample, heard_text_end: end,
+    };
+    return /** @type {Effect[]} */ ([{ type: "event", message }]);
+  }
+
+  /** @param {Tracked} entry @param {number} samples */
+  #finish(entry, samples) {
+    entry.samples = samples;
+    this.live.delete(entry.number);
+    this.finished.push(entry);
+    if (this.finished.length > REMEMBERED) this.finished.shift();
+    this.ackDue = true;
+  }
+
+  // ---- audio ----
+
+  /**
+   * Takes a frame; null: nothing in it is new. Throws Gap, Misbehaved.
+   * @param {Frame} frame
+   * @param {number} now
+   * @returns {Effect[] | null}
+   */
+  audio(frame, now) {
+    if (frame.generation < this.generation) return null; // an old connection's last words
+    if (frame.generation > this.generation || !(frame.utterance >= 1 && frame.utterance <= this.newest)) {
+      throw new Misbehaved(`a frame of generation ${frame.generation}, utterance ${frame.utterance}: neither began`);
+    }
+    const entry = this.live.get(frame.utterance);
+    if (!entry) return null; // late audio of a cancelled utterance
+    if (frame.count > MAX_FRAME_S * this.rate) throw new Misbehaved(`one frame has ${frame.count} samples`);
+    const known = entry.timeline.audio(frame);
+    if (known) this.resentBytes += (frame.payload.length * Math.min(known, frame.count)) / Math.max(1, frame.count);
+    if (known >= frame.count) {
+      entry.keepWarm(frame);
+      return null;
+    }
+    entry.transcript.received(entry.timeline.received);
+    const effect = entry.audio(frame, known, this.preSkip);
+    const end = frame.first + frame.count;
+    this.#newest = { utterance: entry.number, sample: end };
+    this.#confirm(entry.number, end, frame.payload.length + 1);
+    this.ackDue ||= now - this.#ackedAt >= ACK_INTERVAL_MS || this.#arrived - this.#acked >= this.#ackBytes;
+    return entry.cancelled ? [] : [effect];
+  }
+
+  // ---- acks ----
+
+  /** Something arrived that no ack covers. */
+  get owesAck() {
+    return this.#arrived > this.#acked;
+  }
+
+  get ackTimer() {
+    return this.#ackedAt + ACK_TIMER_MS;
+  }
+
+  /** The end of an utterance that was cancelled may come after audio of the next: acks never go back for it. */
+  #confirm(/** @type {number} */ utterance, /** @type {number} */ sample, /** @type {number} */ cost) {
+    this.#arrived += cost;
+    const at = this.#position;
+    at.event = this.lastEvent;
+    if (utterance > at.utterance || (utterance === at.utterance && sample > at.sample)) {
+      Object.assign(at, { utterance, sample });
+    }
+  }
+
+  /**
+   * What arrived and what was played, as an `ack`.
+   * @param {number} now
+   * @param {Tracked} [ended] all of this one was heard: the server is told so, though audio of the next is here
+   * @returns {import("./wire.js").ClientMessage}
+   */
+  ack(now, ended) {
+    const at = this.#position;
+    this.ackDue = false;
+    this.#ackedAt = now;
+    this.#acked = this.#arrived;
+    let sample = at.sample;
+    let entry = this.find(at.utterance);
+    const heard = ended && ended.number < at.utterance && !ended.isPast ? ended : this.beingHeard(at.utterance)[0];
+    if (heard) {
+      entry = heard; // the server paces itself by what is played
+      sample = heard.timeline.next;
+    }
+    const base = { type: "ack", generation: this.generation, event: at.event, visible: this.visible };
+    if (!entry) {
+      const [next] = [...this.live.values()].filter((each) => each.started);
+      return { ...base, utterance: next?.number ?? at.utterance, next_sample: 0 };
+    }
+    const end = entry.baseSamples + entry.timeline.timeline(sample);
+    const played = Math.min(entry.heard, end);
+    return {
+      ...base,
+      utterance: entry.number,
+      next_sample: sample,
+      played_sample: Math.max(0, played - entry.baseSamples),
+      buffered_ms: entry.bufferedMs ?? Math.floor(((end - played) * 1_000) / this.rate),
+      stalls: entry.stalls,
+    };
+  }
+
+  /** For `resume`: the last utterance of which audio arrived, where it goes on, how far it was played. */
+  get resumePosition() {
+    const { utterance, sample } = this.#newest;
+    const entry = this.find(utterance);
+    const played = entry ? Math.max(0, Math.min(entry.heard, entry.received) - entry.baseSamples) : 0;
+    return { utterance, next_sample: sample, played_sample: played };
+  }
+}
