@@ -28,6 +28,7 @@ COPY README.md LICENSE NOTICE ./
 COPY protocol protocol
 COPY server server
 COPY client client
+COPY demo_web demo_web
 RUN /opt/cosystream/bin/pip install --no-build-isolation --no-deps .
 
 # Whether the image has what the engine `cosyvoice` needs.

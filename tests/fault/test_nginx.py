@@ -2,13 +2,14 @@
 
 import asyncio
 import contextlib
+import gzip
 import re
 import signal
 import socket
 import time
 import urllib.error
 import urllib.request
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from email.message import Message
@@ -80,11 +81,11 @@ async def total(server: ServerProcess, name: str) -> float:
     return sum(map(float, re.findall(rf"^{name}(?:\{{.*\}})? (\S+)$", body.decode(), re.MULTILINE)))
 
 
-def ask(url: str, body: object = None) -> tuple[int, Message, bytes]:
+def ask(url: str, body: object = None, headers: Mapping[str, str] | None = None) -> tuple[int, Message, bytes]:
     """Status, headers and body."""
     data = None if body is None else orjson.dumps(body)
     try:
-        with urllib.request.urlopen(urllib.request.Request(url, data), timeout=10) as answer:
+        with urllib.request.urlopen(urllib.request.Request(url, data, headers or {}), timeout=10) as answer:
             return answer.status, answer.headers, answer.read()
     except urllib.error.HTTPError as error:
         return error.code, error.headers, error.read()
@@ -102,6 +103,7 @@ async def test_one_server(tmp_path: Path) -> None:
         options = (*STEPS, "--port", str(port), "--max-sessions", "3")
         server = await asyncio.to_thread(running.enter_context, server_process(tmp_path / "log", *options))
         await asyncio.to_thread(only_speech_gets_out, proxy)
+        await asyncio.to_thread(the_page_comes_as_the_server_sends_it, proxy)
         undisturbed = await speak(server.url, TEXT)
         await asyncio.gather(
             streams(proxy, undisturbed),
@@ -122,7 +124,6 @@ def nobody_is_there(proxy: Nginx) -> None:
 def only_speech_gets_out(proxy: Nginx) -> None:
     assert ask(f"{proxy.http}/v1/voices")[0] == 200
     inside = [
-        "",
         "metrics",
         "status",
         "status.json",
@@ -130,6 +131,11 @@ def only_speech_gets_out(proxy: Nginx) -> None:
         "readyz",
         "v1/../metrics",
         "v1/%2e%2e/metrics",
+        "web/../metrics",
+        "web/%2e%2e/metrics",
+        "web/..%2fmetrics",
+        "web/none.js",
+        "web",
         "//metrics",
     ]
     for path in inside:
@@ -140,6 +146,18 @@ def only_speech_gets_out(proxy: Nginx) -> None:
     assert (status, orjson.loads(body)["error"]["code"]) == (413, "too_big")
     status, _, body = ask(f"{proxy.http}/v1/speak", {"text": 1})  # the server's own errors pass as they are
     assert (status, orjson.loads(body)["error"]["field"]) == (400, "text")
+
+
+def the_page_comes_as_the_server_sends_it(proxy: Nginx) -> None:
+    for path, kind in (("/", "text/html"), ("/web/style.css", "text/css")):
+        status, headers, body = ask(f"{proxy.http}{path}")
+        assert (status, headers.get_content_type(), headers["Cache-Control"]) == (200, kind, "no-cache")
+        assert f"ws://127.0.0.1:{proxy.port} " in headers["Content-Security-Policy"]
+        known = {"If-None-Match": headers["ETag"]}
+        assert ask(f"{proxy.http}{path}", headers=known)[0] == 304
+        _, headers, small = ask(f"{proxy.http}{path}", headers={"Accept-Encoding": "gzip"})
+        assert (headers["Content-Encoding"], gzip.decompress(small)) == ("gzip", body)
+        assert "Accept-Encoding" in headers["Vary"]
 
 
 async def streams(proxy: Nginx, undisturbed: Heard) -> None:

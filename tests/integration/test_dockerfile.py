@@ -92,7 +92,7 @@ def test_the_image_has_everything_but_what_only_building_needed(image: Build) ->
         source = {str(p.relative_to(ROOT)) for p in (ROOT / folder).rglob("*.py") if "__pycache__" not in p.parts}
         assert source <= {str(p.relative_to(packages)) for p in (packages / folder).rglob("*.py")}
         assert (packages / folder / "py.typed").exists()
-    data = {p.relative_to(ROOT) for p in ROOT.glob("protocol/vectors/*.json")}
+    data = {p.relative_to(ROOT) for pattern in ("protocol/vectors/*.json", "demo_web/*.*") for p in ROOT.glob(pattern)}
     assert all((packages / path).exists() for path in data)
 
 
