@@ -24,8 +24,16 @@ UNIT_TESTS_THAT_MEASURE: Final = frozenset(
     )
 )  # fmt: skip
 
-# Modules that wait long and hold to no short time: each is a unit of its own, for whichever worker is free.
-PATIENT: Final = frozenset(f"tests/integration/{name}.py" for name in ("test_dockerfile",))
+# Modules that take long and hold to no short time: each is a unit of its own, for whichever worker is free.
+PATIENT: Final = frozenset(
+    f"tests/integration/{name}.py"
+    for name in (
+        "test_client_books", "test_client_books_disturbed", "test_client_files", "test_codes", "test_cosyvoice_server",
+        "test_dead_letters", "test_dockerfile", "test_embedded_engine", "test_embedded_joins", "test_embedded_reuse",
+        "test_log_privacy", "test_recovering", "test_recovering_restart", "test_recovering_told", "test_store_processes",
+        "test_voices", "test_voices_client",
+    )
+)  # fmt: skip
 
 NICENESS: Final = 19
 
