@@ -97,6 +97,7 @@ export class Sha256 {
       const s1 = ((e >>> 6) | (e << 26)) ^ ((e >>> 11) | (e << 21)) ^ ((e >>> 25) | (e << 7));
       const t1 = (h + s1 + ((e & f) ^ (~e & g)) + ROUNDS[i] + w[i]) | 0;
       const s0 = ((a >>> 2) | (a << 30)) ^ ((a >>> 13) | (a << 19)) ^ ((a >>> 22) | (a << 10));
+      const t2 = (s0 + ((a & (b ^ c)) ^ (b & c))) | 0;
       h = g;
       g = f;
       f = e;
@@ -104,7 +105,7 @@ export class Sha256 {
       d = c;
       c = b;
       b = a;
-      a = (t1 + s0 + ((a & (b ^ c)) ^ (b & c))) | 0;
+      a = (t1 + t2) | 0;
     }
     [a, b, c, d, e, f, g, h].forEach((value, i) => (this.#state[i] += value));
   }
