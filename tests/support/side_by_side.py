@@ -30,8 +30,8 @@ PATIENT: Final = frozenset(
     for name in (
         "test_client_books", "test_client_books_disturbed", "test_client_files", "test_codes", "test_cosyvoice_server",
         "test_dead_letters", "test_dockerfile", "test_embedded_engine", "test_embedded_joins", "test_embedded_reuse",
-        "test_log_privacy", "test_recovering", "test_recovering_restart", "test_recovering_told", "test_store_processes",
-        "test_voices", "test_voices_client",
+        "test_log_privacy", "test_recovering", "test_recovering_restart", "test_recovering_told",
+        "test_store_processes", "test_voices", "test_voices_client",
     )
 )  # fmt: skip
 
