@@ -6,8 +6,7 @@ import { Coded, OpusDecoder } from "./opus.js";
  * @typedef {{type: string, id: number, first?: number, pcm?: Int16Array | Float32Array, [field: string]: unknown}} Posted
  * @typedef {{id: number, message: Posted}} Plain
  * @typedef {{id: number, coded: Coded, skip: number, last: boolean, limit: number | null}} Decoding
- * @typedef {{first: number, count: number, codec: "pcm" | "opus", payload: Uint8Array | Uint8Array[],
- *   silence: boolean, reset: boolean, skip: number, last: boolean}} Audio
+ * @typedef {Omit<import("./session.js").Audio, "type" | "utterance">} Audio
  */
 
 /** Its samples are of one utterance's timeline; utterances have the page's `id`. */

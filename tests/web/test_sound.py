@@ -1,4 +1,4 @@
-"""What reaches the playout, in a worker of a real browser: Opus sample by sample against the Python decoder, and order."""
+"""What reaches the playout, in a worker of a real browser: its order, and Opus against the Python client's decoder."""
 
 from base64 import b64decode, b64encode
 from pathlib import Path
