@@ -11,6 +11,9 @@ const CUTOFF = 0.95;
 const BETA = 8.6; // Kaiser window, 86 dB
 const MOST_PHASES = 1024; // all usual pairs of rates need fewer; other pairs take the nearest phase
 
+/** @type {Map<string, Float32Array<ArrayBuffer>>} by the rates; one takes milliseconds to make */
+const TABLES = new Map();
+
 /** @param {number} a @param {number} b @returns {number} */
 const divisor = (a, b) => (b ? divisor(b, a % b) : a);
 
@@ -35,6 +38,8 @@ export class Resampler {
 
   /** @param {number} from rate of the input in Hz @param {number} to rate of the output in Hz; both whole numbers */
   constructor(from, to) {
+    this.from = from;
+    this.to = to;
     const common = divisor(from, to);
     this.#up = to / common;
     this.#down = from / common;
@@ -43,7 +48,9 @@ export class Resampler {
     this.#after = Math.ceil(CROSSINGS / scale);
     this.#before = this.#after - 1;
     this.#phases = Math.min(this.#up, MOST_PHASES);
-    this.#table = sinc(this.#after, this.#phases, scale * CUTOFF);
+    const pair = `${from}:${to}`;
+    this.#table = TABLES.get(pair) ?? sinc(this.#after, this.#phases, scale * CUTOFF);
+    TABLES.set(pair, this.#table);
     this.#at = this.#filled = this.#before;
   }
 
