@@ -184,7 +184,9 @@ def build_app(state: HttpState, routes: Sequence[BaseRoute] = (), origins: Origi
             CORSMiddleware,
             allow_origins=sorted(origins.allowed),
             allow_methods=["GET", "POST", "DELETE"],
-            allow_headers=["Authorization", "Content-Type"],
+            allow_headers=["Authorization", "Content-Type"],  # no cookies: keys and tokens are sent by name
+            expose_headers=["Location", "Retry-After", "WWW-Authenticate"],
+            allow_private_network=True,  # browsers ask where a public page wants a server on a private address
         )
     app.add_middleware(_CountRequests, metrics=state.metrics, routes=app.router.routes)
     return app

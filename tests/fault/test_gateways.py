@@ -16,6 +16,7 @@ import orjson
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
+from protocol import TOKEN_SUBPROTOCOL
 from protocol import client_messages as c
 from protocol import server_messages as s
 from server.gateway.auth import add_key
@@ -25,6 +26,8 @@ from server.settings import Settings
 from tests.support.faults import prove, speak
 from tests.support.gateways import Gateways, Patient, alive, gateways, owner
 from tests.support.processes import ROOT, get
+from tests.support.raw_http import ask
+from tests.support.raw_http import get as raw_get
 from tests.support.resumer import Resumer
 
 TEXT = "山高水远，天蓝云白，风轻日暖。 A gateway goes down, and the sentence goes on. " * 2
@@ -233,12 +236,41 @@ async def test_keys_hold_at_the_owner_too(keyed: tuple[Gateways, str], in_header
     await client.close()
 
 
+async def test_a_token_is_known_to_all_gateways_and_goes_on_to_the_owner(keyed: tuple[Gateways, str]) -> None:
+    server, key = keyed
+
+    def page(token: str, origin: str) -> Patient:
+        return Patient(server.url, {"origin": origin}, (TOKEN_SUBPROTOCOL + token,))
+
+    body = orjson.dumps({"origin": "https://app.example"})
+    made = await ask(
+        server.port, raw_get("/v1/tokens", f"Authorization: Bearer {key}", method="POST", body=body), "POST"
+    )
+    token = orjson.loads(made.body)["token"]
+    client = page(token, "https://app.example")
+    await client.open()
+    client.abort()
+    async with server.away_from(owner(client)):
+        assert await client.ask(token="wrong") == s.ResumeFailed("auth")
+        await client.client.socket.close()
+        await client.resume()
+        assert await server.metric("cosystream_connections_relayed") == 1
+        elsewhere = page(token, "https://other.example")
+        await elsewhere.dial()
+        told = await elsewhere.client.receive()
+        assert isinstance(told, s.Error)
+        assert "for pages from https://app.example" in told.message
+        elsewhere.abort()
+    await client.close()
+
+
 @pytest.fixture(scope="module")
 def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Gateways, str]]:
     """Two gateways, and a key that they want."""
     folder = tmp_path_factory.mktemp("keyed")
     key = add_key(folder / "keys", "ann")
-    with gateways(folder / "log", 2, "--keys", str(folder / "keys")) as server:
+    pages = ("--allow-origins", "https://app.example,https://other.example")
+    with gateways(folder / "log", 2, "--keys", str(folder / "keys"), *pages) as server:
         yield server, key
 
 

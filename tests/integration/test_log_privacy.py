@@ -13,6 +13,7 @@ import pytest
 import structlog
 from websockets.exceptions import ConnectionClosed
 
+from protocol import SUBPROTOCOL, TOKEN_SUBPROTOCOL
 from protocol import client_messages as c
 from protocol import server_messages as s
 from server.app import Server
@@ -20,7 +21,7 @@ from server.engines.tone import ToneEngine
 from server.gateway.auth import hash_key
 from server.observe import line_limit
 from server.observe.logs import configure_logs, log_loop_fault
-from tests.support.raw_http import ask, get
+from tests.support.raw_http import ask, frame, get, handshake, talk
 from tests.support.server import BareClient, bare_client, running, url_of
 
 MARK = "玄鸟翩翩"
@@ -135,6 +136,30 @@ async def test_keys_that_are_wrong(written: io.StringIO, tmp_path: Path) -> None
         await send_raw(server, orjson.dumps({"type": "open", "api_key": TEXT}).decode())
         await post(server, b"{}", header=f"Authorization: Bearer {ENGLISH}")
     assert leaked(written) == []
+
+
+@pytest.mark.parametrize("level", ["info", "debug"])
+async def test_tokens_good_and_bad(written: io.StringIO, tmp_path: Path, level: str) -> None:
+    configure_logs("json", level, written)
+    keys = tmp_path / "keys"
+    keys.write_text(f"ann {hash_key('secret')}\n")
+    async with running(keys=keys, log_sample_percent=100.0, store=f"file:{tmp_path / 'store'}") as server:
+        assert server.listener is not None
+        made = await ask(server.listener.port, get("/v1/tokens", "Authorization: Bearer secret", method="POST"), "POST")
+        token = orjson.loads(made.body)["token"]
+        for each in (token, token[:-1]):
+            await post(server, orjson.dumps({"text": "a"}), header=f"Authorization: Bearer {each}")
+            await post(server, b"{}", path="/v1/tokens", header=f"Authorization: Bearer {each}")
+            offered = f"Sec-WebSocket-Protocol: {SUBPROTOCOL}, {TOKEN_SUBPROTOCOL}{each}"
+            for headers in ((offered,), (f"Authorization: Bearer {each}",), (offered, offered)):
+                await talk(server.listener.port, handshake("/v1/stream", *headers), frame(1, b'{"type": "open"}'),
+                           frame(8, b"\x03\xe8"))  # fmt: skip
+            await send_raw(server, orjson.dumps({"type": "open", "api_key": each}).decode())
+    _, claims, signature = token.split(".")
+    assert "session ended" in written.getvalue()
+    assert claims not in written.getvalue()
+    assert signature[:-1] not in written.getvalue()
+    assert not [file for file in (tmp_path / "store").rglob("*") if file.is_file() and claims in str(file.read_bytes())]
 
 
 @pytest.mark.parametrize(

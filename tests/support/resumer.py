@@ -23,6 +23,7 @@ class Resumer:
 
     url: str
     options: dict[str, Any] = field(default_factory=dict)  # of websockets' connect
+    subprotocols: tuple[str, ...] = ()  # offered beside ours
     client: BareClient = field(init=False)
     state: c.Resume = field(default_factory=lambda: c.Resume("", "", 0, 0, 0, 0, 0))
     pcm: bytearray = field(default_factory=bytearray)  # of the utterance that is spoken
@@ -33,7 +34,7 @@ class Resumer:
     async def dial(self) -> BareClient:
         """A further connection that has said nothing yet."""
         socket = await connect(
-            self.url, subprotocols=[SUBPROTOCOL], compression=None, **self.options  # type: ignore[list-item]  # a NewType of str
+            self.url, subprotocols=[SUBPROTOCOL, *self.subprotocols], compression=None, **self.options  # type: ignore[list-item]  # a NewType of str
         )  # fmt: skip
         self.client = BareClient(socket, self.seq)
         return self.client
