@@ -1,0 +1,82 @@
+/** The download buttons: one file at a time, how far it is, and Cancel. */
+
+import { MAX_CHARACTERS, download, save } from "./download.js";
+import { byId, number, say, setText } from "./page.js";
+import { pointsOf } from "./reading.js";
+
+const EVERY_MS = 300, WAV_BYTES_A_SECOND = 48_000;
+
+export class Downloads {
+  #open = false;
+  /** @type {AbortController | null} */
+  #running = null;
+  #said = () => "";
+
+  /** @param {import("./access.js").Access} access @param {import("./notice.js").Notice} notice */
+  constructor(access, notice) {
+    this.access = access;
+    this.notice = notice;
+  }
+
+  /** @param {() => {text: string, voice?: string, speed?: number}} asked  what is to be said
+   * @param {(why: string) => void} locked  a key is needed */
+  bind(asked, locked) {
+    for (const format of /** @type {("wav"|"opus")[]} */ (["wav", "opus"]))
+      byId(`download-${format}`, HTMLElement).addEventListener("click", () => this.#start({ ...asked(), format }, locked));
+    byId("download-cancel", HTMLElement).addEventListener("click", () => this.#running?.abort());
+  }
+
+  /** @param {boolean} open  the server lets us in */
+  enable(open) {
+    this.#open = open;
+    this.translate();
+  }
+
+  /** Shows how far it is, in the language that is set. */
+  translate() {
+    for (const format of ["wav", "opus"]) {
+      const button = byId(`download-${format}`, HTMLButtonElement);
+      button.disabled = !this.#open;
+      button.hidden = this.#running !== null;
+    }
+    byId("download-cancel", HTMLElement).hidden = this.#running === null;
+    setText("download-state", this.#said());
+  }
+
+  /** @param {{text: string, format: "wav"|"opus", voice?: string, speed?: number}} asked @param {(why: string) => void} locked */
+  async #start(asked, locked) {
+    const characters = pointsOf(asked.text), tell = /** @param {() => string} words */ words => { this.#said = words; this.translate(); };
+    if (!asked.text.trim()) return this.notice.show("empty");
+    if (characters > MAX_CHARACTERS) return this.notice.show("download_limit", { values: { n: number(characters) } });
+    this.notice.clear();
+    this.#running = new AbortController();
+    const mb = /** @param {number} bytes */ bytes => number(bytes / 1e6, 1);
+    let bytes = 0;
+    const words = () => asked.format === "wav" ? say("download.busy", { s: number(bytes / WAV_BYTES_A_SECOND), mb: mb(bytes) })
+      : say("download.size", { mb: mb(bytes) });
+    tell(words);
+    byId("download-cancel", HTMLElement).focus();
+    const timer = setInterval(() => setText("download-state", words()), EVERY_MS);
+    try {
+      const url = new URL("v1/speak", this.access.base);
+      const file = await download(url, asked, await this.access.token(), all => { bytes = all; }, this.#running.signal);
+      save(file, asked.format === "wav" ? "cosystream.wav" : "cosystream.opus");
+      this.#said = () => say("download.done", { mb: mb(file.size) });
+    } catch (problem) {
+      const { code, retryAfterMs } = /** @type {import("./download.js").DownloadError} */ (problem);
+      this.#said = () => this.#running?.signal.aborted ? say("download.cancelled") : "";
+      if (this.#running.signal.aborted) this.#said = () => say("download.cancelled");
+      else {
+        this.#said = () => "";
+        if (code === "unauthorized") locked("key.expired");
+        else this.notice.show(typeof code === "string" ? code : "download", { retryAfterMs });
+      }
+    } finally {
+      clearInterval(timer);
+      const back = document.activeElement === byId("download-cancel", HTMLElement);
+      this.#running = null;
+      this.translate();
+      if (back) byId(`download-${asked.format}`, HTMLElement).focus();
+    }
+  }
+}
