@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import tomllib
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -113,6 +114,8 @@ def test_the_server_in_the_image_is_healthy(image: Build, tmp_path: Path, chines
         health = subprocess.run(image.command("HEALTHCHECK"), env=environment, check=False, capture_output=True)
         assert health.returncode == 0, health.stderr
         url = f"ws://127.0.0.1:{environment['COSYSTREAM_PORT']}"
+        with urllib.request.urlopen(url.replace("ws", "http") + "/", timeout=10) as page:
+            assert page.read() == (ROOT / "demo_web" / "index.html").read_bytes()
         command = ["cosystream", "voices", "--url", url]
         listed = subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
     assert (state / "cosystream" / "dead-letters").is_dir()

@@ -33,6 +33,6 @@ def test_alerts_ask_for_metrics_that_exist() -> None:
 def test_flags_in_examples_exist() -> None:
     flags = {option.flag for option in OPTIONS} | {"--config", "--file", "--api-key", "--url", "--build-arg"}
     commands = {"--all", "--dir", "--json", "--wav", "--text", "--name", "--consent"}  # of `dlq`, of `client voices`
-    commands |= {"--upstream"}  # of a benchmark
+    commands |= {"--upstream", "--tls-ca"}  # of a benchmark, of the client
     docker = {"--rm", "--read-only", "--tmpfs", "--ulimit"}
     assert set(re.findall(r"(?<![\w-])(--[a-z][a-z-]+)", TEXT)) <= flags | commands | docker
