@@ -251,8 +251,6 @@ async def test_a_token_is_known_to_all_gateways_and_goes_on_to_the_owner(keyed: 
     await client.open()
     client.abort()
     async with server.away_from(owner(client)):
-        assert await client.ask(token="wrong") == s.ResumeFailed("auth")
-        await client.client.socket.close()
         await client.resume()
         assert await server.metric("cosystream_connections_relayed") == 1
         elsewhere = page(token, "https://other.example")
