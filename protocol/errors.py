@@ -73,7 +73,11 @@ ERRORS: Final[dict[ErrorCode, ErrorKind]] = {
     ),
     ErrorCode.BAD_ACK: ErrorKind("an ack names samples or events that were never sent", False, CloseCode.POLICY),
     ErrorCode.UNKNOWN_VOICE: ErrorKind("no voice has this id, or it was deleted", False, CloseCode.POLICY),
-    ErrorCode.UNAUTHORIZED: ErrorKind("the API key is missing or wrong", False, CloseCode.POLICY),
+    ErrorCode.UNAUTHORIZED: ErrorKind(
+        "the API key or token is missing or no good, or pages from this origin may not use the server",
+        False,
+        CloseCode.POLICY,
+    ),
     ErrorCode.OPEN_TIMEOUT: ErrorKind("no `open` came in time", True, CloseCode.POLICY),
     ErrorCode.IDLE_TIMEOUT: ErrorKind("nothing came for longer than `limits.idle_timeout_ms`", True, CloseCode.POLICY),
     ErrorCode.CLIENT_STALLED: ErrorKind("audio stayed unacked for too long", True, CloseCode.POLICY),

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from protocol import STREAM_PATH, SUBPROTOCOL, limits
+from protocol import STREAM_PATH, SUBPROTOCOL, TOKEN_SUBPROTOCOL, limits
 from protocol import client_messages as c
 from protocol import server_messages as s
 from protocol.codec import decode_client, decode_server
@@ -19,6 +19,7 @@ from protocol.errors import ERRORS, CloseCode
 from protocol.fields import CHECK
 from protocol.frames import HEADER, VERSION, Codec, FrameFlag, decode_frame
 from server.engines.base import FAILURE_KINDS
+from server.gateway.tokens import MAX_TOKEN_CHARS, TOKEN_PREFIX, USES
 from server.gateway.websocket import MAX_REFUSALS
 from server.link import TRIGGERS
 from server.session import Policy
@@ -113,6 +114,7 @@ def test_every_name_that_is_mentioned_exists() -> None:
     known |= {row[0].strip("`") for row in table("`done`", 1)}
     known |= {word for cls in MESSAGES for f in dataclasses.fields(cls) for word in re.findall(r"\w+", value_of(f))}
     known |= set(re.findall(r"`(\w+)`", section("Test vectors"))) | {"type", "websockets"}
+    known |= {TOKEN_PREFIX, *USES}
     known |= set(REASONS) | set(s.BUSY_REASONS) | set(FAILURE_KINDS)
     mentioned = re.findall(r"`([a-z_]+)`", TEXT.split("\n## Traces\n")[0])
     assert set(mentioned) - known == {"_ms"}
@@ -227,6 +229,8 @@ def test_numbers_in_the_text_are_those_of_the_code() -> None:
         f"{Policy('').open_timeout_s:g} s, a setting",
         f"`{STREAM_PATH}`",
         f"`{SUBPROTOCOL}`",
+        f"`{TOKEN_SUBPROTOCOL}TOKEN`",
+        f"begins with `{TOKEN_PREFIX}` and has at most {MAX_TOKEN_CHARS} characters",
     ):
         assert words in TEXT, words
 
