@@ -120,8 +120,9 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, objec
     with Beside(command) as beside:
         result = yield
         ended_well, said = beside.wait()
-    session.config.stash[_SAID] = said
-    if not ended_well:
+    if ended_well:
+        session.config.stash[_SAID] = said
+    else:
         report = pytest.CollectReport(nodeid=command, outcome="failed", longrepr=said or "it said nothing", result=[])
         session.config.hook.pytest_collectreport(report=report)
     return result

@@ -57,6 +57,7 @@ def test_a_manager_that_is_gone_is_a_warning(tmp_path: Path) -> None:
         ("x", "", None),
         ("0", "", None),
     ],
+    ids=["any process", "this one", "another one", "no number", "no time"],
 )
 def test_the_watchdog_is_the_managers_and_for_this_process(period: str, pid: str, expected: float | None) -> None:
     environ = {"NOTIFY_SOCKET": "/nowhere", "WATCHDOG_USEC": period, "WATCHDOG_PID": pid}

@@ -73,7 +73,7 @@ def test_what_fails_beside_the_tests_is_an_error_of_the_run(project: Path) -> No
     command = f"{sys.executable} -c 'print(\"a mistake\"); raise SystemExit(2)'"
     status, lines = run(project, "-n", "2", "tests/unit/test_store.py", "--beside", command)
     assert status == 1
-    assert "a mistake" in lines
+    assert lines.count("a mistake") == 1
     assert "1 passed, 1 error" in lines[-1]
 
 
