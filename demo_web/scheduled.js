@@ -121,7 +121,7 @@ export class Scheduled extends Queue {
     this.#go();
   }
 
-  /** @param {import("./waiting.js").Waiting} one @param {import("./playout.js").Waiting} [next] @param {boolean} [again] */
+  /** @param {import("./waiting.js").Waiting} one @param {import("./waiting.js").Waiting} [next] @param {boolean} [again] */
   #place(one, next, again) {
     const { id, rate, buffered } = one;
     const { sampleRate } = this.#context;
