@@ -7,8 +7,9 @@ import { Notice } from "./notice.js";
 import { byId, number, say, setText, switchLanguage, translate } from "./page.js";
 import { Picture } from "./picture.js";
 import { Player } from "./player.js";
-import { Reading, pointsOf } from "./reading.js";
+import { Reading } from "./reading.js";
 import { SAMPLES, TEXTS, languageOf } from "./texts.js";
+import { chars, wellFormed } from "./wire.js";
 import { Typing, asModel } from "./writing.js";
 
 /** @typedef {import("./access.js").Voice} Voice */
@@ -35,6 +36,8 @@ let door = "starting";
 /** What is spoken now. @type {ReturnType<typeof player.speak> | null} */
 let current = null;
 let writing = false;
+/** What was typed after Finish, until there is silence. */
+let held = "";
 let connection = "ready", playing = "idle", silent = false;
 /** Stops the writing of a text that comes like a model's. @type {() => void} */
 let quiet = () => {};
@@ -44,8 +47,6 @@ let position = 0;
 let heard = () => "";
 
 const way = () => /** @type {HTMLInputElement} */ (document.querySelector("[name=way]:checked")).value;
-/** @param {string} text  without halves of characters, which no text can be sent with */
-const clean = text => text.replace(/\p{Surrogate}/gu, "\ufffd");
 
 /** Everything that depends on what goes on. */
 function show() {
@@ -70,7 +71,7 @@ function showFields() {
   setText("way-hint", way() === "model" ? "" : say(`hint.${way()}`));
   setText("rate-value", say("rate.value", { n: rate.value }));
   rate.setAttribute("aria-valuetext", say("rate.value", { n: rate.value }));
-  setText("count", say("count", { n: number(pointsOf(field.value)) }));
+  setText("count", say("count", { n: number(chars(field.value)) }));
   setText("preroll-value", say("ms", { n: number(Number(preroll.value)) }));
   const chosen = voices.find(each => each.id === voiceField.value);
   speed.disabled = chosen !== undefined && !chosen.parameters.includes("speed");
@@ -130,10 +131,13 @@ function over(end) {
   current = null;
   writing = false;
   playing = "idle";
-  typing.begin(false);
+  if (end !== null) typing.begin(false);
   figures.end();
   show();
   showFields();
+  const next = held;
+  held = "";
+  if (next && end === null) typed(next, false);
 }
 
 function speak() {
@@ -144,15 +148,16 @@ function speak() {
     writing = false;
     return show();
   }
-  const text = clean(field.value);
+  const text = wellFormed(field.value);
   if (!text.trim()) {
     notice.show("empty");
     return field.focus();
   }
   if (phone.matches) byId("actions", HTMLElement).scrollIntoView({ behavior: calm.matches ? "auto" : "smooth" });
-  if (way() !== "model") {
-    begin(text);
-    return typing.begin(false);
+  if (way() === "text") return begin(text);
+  if (way() === "typing") {
+    typing.begin(true);
+    return typing.rest();
   }
   const utterance = begin(undefined);
   quiet = asModel(text, () => Number(rate.value), piece => { utterance.write(piece); said(piece); }, () => { utterance.end(); writing = false; });
@@ -161,9 +166,13 @@ function speak() {
 /** @param {string} text @param {boolean} flush */
 function typed(text, flush) {
   if (door !== "open") return;
-  const utterance = writing && current ? current : begin(undefined);
-  utterance.write(clean(text));
-  said(clean(text));
+  if (current && !writing) {
+    held += text;
+    return;
+  }
+  const utterance = current ?? begin(undefined);
+  utterance.write(wellFormed(text));
+  said(wellFormed(text));
   if (flush) utterance.flush();
 }
 
@@ -310,7 +319,7 @@ document.addEventListener("keydown", event => {
   event.preventDefault();
   speak();
 });
-downloads.bind(() => ({ text: clean(field.value), ...settings() }), locked);
+downloads.bind(() => ({ text: wellFormed(field.value), ...settings() }), locked);
 byId("cut", HTMLElement).addEventListener("click", () => { figures.note("log.cut"); player.cut(); });
 byId("rough", HTMLElement).addEventListener("click", event => {
   const button = /** @type {HTMLElement} */ (event.currentTarget), rough = button.getAttribute("aria-pressed") !== "true";

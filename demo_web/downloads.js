@@ -2,7 +2,7 @@
 
 import { MAX_CHARACTERS, download, save } from "./download.js";
 import { byId, number, say, setText } from "./page.js";
-import { pointsOf } from "./reading.js";
+import { chars } from "./wire.js";
 
 const EVERY_MS = 300, WAV_BYTES_A_SECOND = 48_000;
 
@@ -45,7 +45,7 @@ export class Downloads {
 
   /** @param {{text: string, format: "wav"|"opus", voice?: string, speed?: number}} asked @param {(why: string) => void} locked */
   async #start(asked, locked) {
-    const characters = pointsOf(asked.text), tell = /** @param {() => string} words */ words => { this.#said = words; this.translate(); };
+    const characters = chars(asked.text), tell = /** @param {() => string} words */ words => { this.#said = words; this.translate(); };
     if (!asked.text.trim()) return this.notice.show("empty");
     if (characters > MAX_CHARACTERS) return this.notice.show("download_limit", { values: { n: number(characters) } });
     this.notice.clear();

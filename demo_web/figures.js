@@ -54,6 +54,7 @@ export class Figures {
     clearInterval(this.#timer);
     this.#timer = 0;
     this.show();
+    this.#chart.draw(performance.now());
     this.#summary();
   }
 

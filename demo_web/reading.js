@@ -3,17 +3,9 @@
  * nothing per word: it stands in blocks that are laid out apart, a segment is one element, and the word is a highlight, not an element.
  */
 
+import { chars, offset } from "./wire.js";
+
 const BLOCK = 1500, LONG = 20;
-
-/** @param {string} text @param {number} points @returns {number}  where the code point with this number begins */
-export function unitOf(text, points) {
-  let at = 0;
-  for (; points > 0 && at < text.length; points--) at += /** @type {number} */ (text.codePointAt(at)) > 0xffff ? 2 : 1;
-  return at;
-}
-
-/** @param {string} text @returns {number}  how many code points it has */
-export const pointsOf = text => text.length - (text.match(/[\ud800-\udbff][\udc00-\udfff]/g)?.length ?? 0);
 
 /** A growing text in blocks: each ends with a line, or where a line is very long, between words. */
 export class TextMap {
@@ -34,7 +26,7 @@ export class TextMap {
         const piece = line.slice(0, cutOf(line, BLOCK - last.text.length));
         line = line.slice(piece.length);
         last.text += piece;
-        const points = pointsOf(piece);
+        const points = chars(piece);
         last.points += points;
         this.points += points;
         placed.push({ block: this.blocks.length - 1, text: piece });
@@ -53,8 +45,7 @@ export class TextMap {
     }
     const found = this.blocks[low];
     if (!found) return { block: 0, unit: 0 };
-    const inside = point - found.start;
-    return { block: low, unit: found.points === found.text.length ? Math.min(inside, found.points) : unitOf(found.text, inside) };
+    return { block: low, unit: offset(found.text, point - found.start) };
   }
 }
 

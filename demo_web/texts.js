@@ -33,8 +33,7 @@ export const TEXTS = {
   "mode.stream.long": ["Stream: small pieces, soon", "流式：小块，更快"],
   "mode.block.long": ["Block: larger pieces, safer", "分块：大块，更稳"],
   "preroll": ["Pre-buffer", "预缓冲"],
-  "preroll.note": ["Kept in hand before the first sound. More is calmer on a bad line, less is sooner.",
-    "开始播放前先存好的音频。网络差时多一些更稳，少一些更快。"],
+  "preroll.note": ["Kept in hand before the first sound: more is calmer, less is sooner.", "播放前先存好的音频：多则稳，少则快。"],
   "speak": ["Speak", "朗读"],
   "finish": ["Finish", "读完"],
   "stop": ["Stop", "停止"],
@@ -50,7 +49,7 @@ export const TEXTS = {
   "reading": ["The text as it is spoken", "正在朗读的文本"],
   "reading.empty": ["What is spoken appears here, and the word you hear is marked.", "朗读的文本会显示在这里，正在读的词会高亮。"],
   "heard.all": ["Heard to the end.", "已全部听完。"],
-  "heard.part": ["Stopped. {n} of {all} characters were heard; they are underlined.", "已停止。共 {all} 个字符，听到 {n} 个，已加下划线。"],
+  "heard.part": ["Stopped. {n} of {all} characters were heard (underlined).", "已停止。共 {all} 个字符，听到 {n} 个（下划线）。"],
   "state.starting": ["Asking the server", "正在联系服务器"],
   "state.idle": ["Ready", "就绪"],
   "state.connecting": ["Connecting", "正在连接"],
@@ -83,7 +82,7 @@ export const TEXTS = {
   "used.opus": ["small, and this browser decodes it", "体积小，浏览器可解码"],
   "used.switch.pcm": ["the line is fast enough", "网络足够快"],
   "used.switch.opus": ["the line was too slow for PCM", "网络太慢，不适合 PCM"],
-  "used.no_webcodecs": ["this browser has no WebCodecs, so no Opus", "浏览器没有 WebCodecs，无法用 Opus"],
+  "used.no_webcodecs": ["this browser cannot decode Opus", "浏览器无法解码 Opus"],
   "used.insecure": ["Opus needs a secure address (https)", "Opus 需要安全地址（https）"],
   "reason.": ["nothing is wrong with the line", "网络正常"],
   "reason.fixed": ["as you chose", "按您的选择"],
@@ -126,27 +125,23 @@ export const TEXTS = {
   "log.verified": ["Verified: all {n} samples are right", "校验通过：{n} 个采样全部正确"],
   "log.failed": ["It failed", "出错了"],
   "key.title": ["This server asks for a key", "此服务器需要密钥"],
-  "key.why": ["The key is sent to this server once and exchanged for a short-lived token. It stays in this page and is stored nowhere.",
-    "密钥只发送给本服务器，换取短期令牌；它只保留在本页内存中，不会存储。"],
+  "key.why": ["It is sent to this server once, for a short-lived token, and stored nowhere.", "仅发送一次以换取短期令牌，不会存储。"],
   "key.send": ["Use this key", "使用此密钥"],
   "key.wrong": ["The server does not know this key.", "服务器不认识这个密钥。"],
   "key.expired": ["The key is no longer accepted. Please enter one again.", "密钥已失效，请重新输入。"],
-  "support.insecure_context": [
-    "This address is not secure, so the browser withholds AudioWorklet and WebCodecs: sound is uncompressed and simpler, and works. For all of it use https, open the page as http://localhost, or start the server with --tls-self-signed.",
-    "此地址不是安全上下文，浏览器不提供 AudioWorklet 和 WebCodecs：改用未压缩的简单播放，可以正常使用。要获得全部功能，请使用 https、通过 http://localhost 打开，或以 --tls-self-signed 启动服务器。"],
-  "support.no_worklet": ["This browser has no AudioWorklet: sound is played in a simpler way.", "浏览器没有 AudioWorklet：使用更简单的播放方式。"],
-  "support.no_webcodecs": ["This browser cannot decode Opus for us (no WebCodecs): audio comes as PCM, which needs a faster line.",
-    "浏览器无法解码 Opus（没有 WebCodecs）：改用 PCM，需要更快的网络。"],
-  "support.no_worker": ["This page may start no worker: a hidden tab may fall silent.", "页面无法启动 Worker：切到后台时声音可能中断。"],
+  "support.insecure_context": ["This address is not secure, so the browser withholds AudioWorklet and WebCodecs. Sound works, uncompressed. For the rest use https or http://localhost, or start the server with --tls-self-signed.", "此地址不安全，浏览器不提供 AudioWorklet 和 WebCodecs。声音仍可播放，但未压缩。请改用 https 或 http://localhost，或以 --tls-self-signed 启动服务器。"],
+  "support.no_worklet": ["This browser has no AudioWorklet: sound is played in a simpler way.", "浏览器没有 AudioWorklet：改用简单播放方式。"],
+  "support.no_webcodecs": ["This browser has no WebCodecs: audio comes as PCM, which needs a faster line.", "浏览器没有 WebCodecs：改用 PCM，需要更快的网络。"],
+  "support.no_worker": ["This page may start no worker: in a hidden tab it may fall silent.", "页面无法启动 Worker：切到后台时声音可能中断。"],
   "again": ["Try again", "重试"],
   "again.now": ["It may work again now.", "现在可以重试了。"],
   "again.in": ["Again in {n} s.", "{n} 秒后可重试。"],
   "tap": ["Turn sound on", "打开声音"],
   "error.audio": ["The browser has paused the sound. Tap or press any key.", "浏览器暂停了声音，请点按或按任意键。"],
-  "error.no_audio": ["This browser gives the page no sound output. Is a sound device there, and allowed?", "浏览器没有提供声音输出，请检查音频设备和权限。"],
+  "error.no_audio": ["The browser gives this page no sound. Is there a sound device?", "浏览器没有提供声音输出，请检查音频设备。"],
   "error.empty": ["There is no text to speak.", "没有要朗读的文本。"],
   "error.unreachable": ["The server does not answer. Is it running, and is this device online?", "服务器没有响应。它在运行吗？设备联网了吗？"],
-  "error.gone": ["The connection could not be had again in time. What was heard is marked.", "未能及时恢复连接。已听到的部分已标出。"],
+  "error.gone": ["The connection did not come back in time. What was heard is marked.", "未能及时恢复连接。已听到的部分已标出。"],
   "error.busy": ["The server is busy.", "服务器繁忙。"],
   "error.loading": ["The server is just starting.", "服务器正在启动。"],
   "error.capacity": ["The server speaks for as many people as it can.", "服务器已满负荷。"],
@@ -154,19 +149,18 @@ export const TEXTS = {
   "error.rate": ["You ask more often than you may.", "请求过于频繁。"],
   "error.quota": ["You have used up what you may for now.", "当前配额已用完。"],
   "error.stopping": ["The server is about to stop.", "服务器即将停止。"],
-  "error.unauthorized": ["You are not allowed in: the key is missing, wrong, or no longer valid.", "无权访问：密钥缺失、错误或已失效。"],
+  "error.unauthorized": ["Not allowed: the key is missing, wrong, or no longer valid.", "无权访问：密钥缺失、错误或已失效。"],
   "error.forbidden": ["This page is not allowed to use that server.", "此页面无权使用该服务器。"],
   "error.unknown_voice": ["This voice does not exist any more. Please choose another one.", "此音色已不存在，请选择其他音色。"],
   "error.unsupported": ["This voice cannot do what was asked for (speed or pitch, say).", "此音色不支持所选设置（如语速）。"],
-  "error.text_limit": ["The text is too long for one go: two million characters at most.", "文本过长：一次最多两百万字符。"],
-  "error.download_limit": ["Too long to download: {n} characters, and at most 100,000 are possible. Take a part of it.",
-    "文本过长，无法下载：{n} 个字符，最多 100,000 个。请截取一部分。"],
+  "error.text_limit": ["Too long for one go: two million characters at most.", "文本过长：一次最多两百万字符。"],
+  "error.download_limit": ["Too long to download: {n} characters, and 100,000 are possible.", "文本过长，无法下载：{n} 个字符，最多 100,000 个。"],
   "error.download": ["The download broke off, and nothing was saved.", "下载中断，未保存任何内容。"],
   "error.idle_timeout": ["The session was left alone for too long. Just speak again.", "会话闲置过久，请重新朗读。"],
-  "error.client_stalled": ["This device fell behind and the server gave up.", "本设备处理过慢，服务器已放弃。"],
-  "error.engine_failed": ["The server's speech engine does not work at the moment.", "服务器的语音引擎暂时不可用。"],
+  "error.client_stalled": ["This device fell behind, and the server gave up.", "本设备处理过慢，服务器已放弃。"],
+  "error.engine_failed": ["The speech engine does not work at the moment.", "语音引擎暂时不可用。"],
   "error.internal": ["The server failed. Its log says why.", "服务器出错，原因见其日志。"],
-  "error.misbehaved": ["This page and the server do not understand each other. Reloading may help.", "页面与服务器无法互通，刷新页面或许有用。"],
+  "error.misbehaved": ["This page and the server do not understand each other. Reloading may help.", "页面与服务器无法互通，请刷新页面。"],
   "error.unknown": ["It did not work: {code}.", "出错：{code}。"],
   "engine": ["Engine: {name}.", "引擎：{name}。"],
   "footer": ["Everything here comes from this server; nothing is asked of anybody else.", "一切内容均来自本服务器，不向任何第三方请求。"],
@@ -202,10 +196,10 @@ export function phrase(language, key, values = {}) {
 export const modeReason = (language, reason) =>
   `reason.${reason}` in TEXTS ? phrase(language, `reason.${reason}`) : reason.replaceAll("_", " ");
 
-/** @param {string} text @returns {Language}  what it is mostly written in: a Hanzi weighs as much as three letters */
+/** @param {string} text @returns {Language}  what it is mostly written in: a Hanzi weighs as much as four letters */
 export function languageOf(text) {
   const start = text.slice(0, 400);
-  return 3 * (start.match(/\p{Script=Han}/gu)?.length ?? 0) > (start.match(/[a-z]/gi)?.length ?? 0) ? "zh" : "en";
+  return 4 * (start.match(/\p{Script=Han}/gu)?.length ?? 0) > (start.match(/[a-z]/gi)?.length ?? 0) ? "zh" : "en";
 }
 
 /** Texts to begin with: a name, and what is said. */
@@ -213,16 +207,12 @@ export const SAMPLES = [
   { lang: "en", name: "Welcome", text: "Hello, and welcome. This voice begins to speak before the text is finished, and keeps its place when the network does not. On May 3rd it cost $4.99, and took less than a tenth of a second." },
   { lang: "zh", name: "你好", text: "你好，欢迎来听一听。今天是2026年3月15日，气温23度，一共花了128.5元。读到哪个字，哪个字就会亮起来。" },
   { lang: "zh", name: "中英混合 / Mixed", text: "我们用 iPhone 15 测试了 streaming，效果很好。Then the line was cut three times, and not a word was lost. 一个字也没有少。" },
-  { lang: "en", name: "A longer story", text: `The lighthouse stood where the land gave up. Every evening, at a quarter past six, old Mara climbed its 112 steps, lit the lamp, and read aloud to the sea.
-
-She had begun with newspapers, then letters, then whole novels. Nobody had asked her to. But the fishermen said that on clear nights, when the wind came from the north, they could hear a sentence or two, and that it helped.
+  { lang: "en", name: "A story", text: `The lighthouse stood where the land gave up. Every evening old Mara climbed its 112 steps, lit the lamp, and read aloud to the sea. Nobody had asked her to, but the fishermen said that on clear nights they could hear a sentence or two, and that it helped.
 
 One winter a storm took the bridge, and for nine days no boat came. On the tenth, a boy in a yellow coat rowed out with bread, oil and a question. "What happened," he asked, "after the captain opened the door?"
 
 Mara laughed until she had to sit down. Then she found the page, turned up the lamp, and went on exactly where she had stopped.` },
-  { lang: "zh", name: "一个小故事", text: `山脚下有一座小邮局，只有一位邮递员，大家都叫他老周。他每天早上七点出门，骑车走四十二公里，风雨无阻。
+  { lang: "zh", name: "一个故事", text: `山脚下有一座小邮局，只有一位邮递员，大家都叫他老周。有一年冬天，大雪封了路，信送不出去。老周就坐在窗边，拿起电话，一封一封地念给收信的人听。念到高兴的地方，他自己先笑了；念到伤心的地方，他就停一停，等对方擦干眼泪。
 
-有一年冬天，大雪封了路，信送不出去。老周就坐在窗边，拿起电话，一封一封地念给收信的人听。念到高兴的地方，他自己先笑了；念到伤心的地方，他就停一停，等对方擦干眼泪。
-
-念到一半，电话线断了。第二天线路修好，铃声又响起来。老周拿起听筒，没有问候，也没有重复，只是翻开信纸，从断掉的那个字，接着往下念。` },
+念到一半，电话线断了。第二天线路修好，铃声又响起来。老周没有问候，也没有重复，只是翻开信纸，从断掉的那个字，接着往下念。` },
 ];
