@@ -7,6 +7,7 @@ import socket
 import ssl
 import stat
 import sys
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -15,7 +16,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from server.gateway import own_names
+from server.gateway import own_names, self_signed
 from server.gateway.own_names import ALWAYS, interface_addresses, names_of
 from server.gateway.self_signed import KEY_FILE, SHARED_FILE, VALID, Certificate, certified, keep, make, parse
 from server.setting_sources import load
@@ -105,7 +106,12 @@ def test_a_damaged_one_is_made_again(tmp_path: Path, damage: str) -> None:
     assert parse(path.read_bytes()) == again
 
 
-def test_all_who_start_at_once_have_the_same(tmp_path: Path) -> None:
+def test_all_who_start_at_once_have_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def make_slowly(names: Sequence[str], now: datetime) -> Certificate:
+        time.sleep(0.05)
+        return make(names, now)
+
+    monkeypatch.setattr(self_signed, "make", make_slowly)
     with ThreadPoolExecutor(8) as threads:
         found = list(threads.map(lambda _: kept(tmp_path), range(8)))
     assert len({each.fingerprint for each in found}) == 1
