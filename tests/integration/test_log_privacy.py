@@ -200,7 +200,7 @@ async def test_whatever_fails_with_the_text_in_its_message(
             monkeypatch.setattr("server.cluster.segment.normalise", fail)
         else:
             monkeypatch.setattr("server.session.utterance.Utterance.next_work", fail)
-        await say_until_closed(server)
+        await (say_until_closed if fault == "session" else say)(server)
         await post(server, orjson.dumps({"text": TEXT}))
     told = lines(written)
     if fault == "session":

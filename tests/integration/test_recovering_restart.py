@@ -27,6 +27,12 @@ async def no_connection_left() -> AsyncIterator[None]:
     await cut_all()
 
 
+@pytest.fixture(scope="module")
+def whole() -> bytes:
+    """What is heard where nothing is restarted."""
+    return asyncio.run(as_it_was())
+
+
 async def as_it_was() -> bytes:
     async with running(engine_options=FAILS) as server, bare_client(url_of(server), open=c.Open()) as client:
         await client.say(1, TEXT)
@@ -35,8 +41,7 @@ async def as_it_was() -> bytes:
 
 
 @pytest.mark.parametrize("samples", [100, 20_050, 28_000, 34_000, 45_000])
-async def test_what_was_recovered_is_recovered_in_the_same_way(tmp_path: Path, samples: int) -> None:
-    whole = await as_it_was()
+async def test_what_was_recovered_is_recovered_in_the_same_way(tmp_path: Path, whole: bytes, samples: int) -> None:
     settings: dict[str, Any] = {"store": f"file:{tmp_path / 'sessions'}"}
     async with running(engine_options=FAILS, **settings) as server:
         client = Returning(url_of(server))

@@ -95,7 +95,7 @@ async def test_what_was_told_written_survives_a_kill(tmp_path: Path, after: int)
 
 
 async def test_of_many_processes_one_gets_each_session(tmp_path: Path) -> None:
-    sessions = [f"s{number}" for number in range(40)]
+    sessions = [f"s{number}" for number in range(16)]
     async with a_store(tmp_path) as store:
         for session in sessions:
             store.create(session).append([b"one"])
