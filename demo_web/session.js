@@ -725,7 +725,7 @@ export class Session {
       entry.newGeneration();
       if (replays) entry.transcript.replays = true;
     }
-    effects.push(...this.#ack(now), ...this.#giveWaiting(now));
+    effects.push(...this.#giveWaiting(now), ...this.#ack(now));
     return [...effects, ...this.#become("ready", "resumed"), ...this.#pump(now)];
   }
 

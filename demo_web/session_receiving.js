@@ -385,10 +385,7 @@ export class Receiver {
       sample = heard.timeline.next;
     }
     const base = { type: "ack", generation: this.generation, event: at.event, visible: this.visible };
-    if (!entry) {
-      const [next] = [...this.live.values()].filter((each) => each.started);
-      return { ...base, utterance: next?.number ?? at.utterance, next_sample: 0 };
-    }
+    if (!entry) return { ...base, utterance: at.utterance, next_sample: 0 };
     const end = entry.baseSamples + entry.timeline.timeline(sample);
     const played = Math.min(entry.heard, end);
     return {

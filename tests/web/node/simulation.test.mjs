@@ -1,0 +1,78 @@
+// Whatever a line does, and wherever it does it: each sample comes once, and in order.
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { seeded, Simulation } from "./simulation.mjs";
+
+const TEXTS = ["Hello there, 👋 world. It is a fine day today, is it not? Yes.", "The second one follows. Short."];
+
+/** Two utterances, written in pieces. */
+function talk(options) {
+  const simulation = new Simulation(options).start();
+  const { session } = simulation;
+  if (options.open?.max_lead_ms !== null) simulation.play();
+  let at = 10;
+  for (const [index, text] of TEXTS.entries()) {
+    simulation.at(at, () => simulation.do(session.begin({}, simulation.now)));
+    for (const piece of text.match(/.{1,9}/gsu)) simulation.at((at += 15), () => simulation.say(index + 1, piece));
+    simulation.at((at += 15), () => simulation.do(session.end(simulation.now)));
+  }
+  simulation.run(options.until ?? 60_000);
+  return simulation;
+}
+
+function verify(simulation, what) {
+  try {
+    assert.deepEqual(simulation.server.errors, []);
+    assert.deepEqual(simulation.states.filter((each) => each.startsWith("failed")), []);
+    for (const index of TEXTS.keys()) simulation.check(index + 1);
+    assert.equal(simulation.session.unfinished, false);
+    assert.equal(simulation.session.state, "ready");
+  } catch (error) {
+    throw new Error(`${what}: ${error.message} [${simulation.states.join(", ")}]`, { cause: error });
+  }
+}
+
+const KINDS = {
+  pcm: { open: {} },
+  "pcm without pacing": { open: { max_lead_ms: null } },
+  opus: { open: { format: "opus", max_lead_ms: null } },
+  auto: { open: { format: "auto", max_lead_ms: null } },
+  "opus, played": { open: { format: "opus" } },
+  "another process, pcm": { open: { max_lead_ms: null }, server: { epochs: true } },
+  "another process, opus": { open: { format: "opus", max_lead_ms: null }, server: { epochs: true } },
+  "another process, auto": { open: { format: "auto", max_lead_ms: null }, server: { epochs: true } },
+  "no word times": { open: { max_lead_ms: null }, server: { words: false } },
+  "nothing is kept": { open: { max_lead_ms: null }, server: { ttl: 0 } },
+};
+
+for (const [kind, options] of Object.entries(KINDS)) {
+  test(`${kind}: a fault at every message`, () => {
+    const whole = talk(options);
+    verify(whole, "no fault");
+    assert.equal(whole.session.statistics.resumes, 0);
+    let schedules = 0;
+    for (const side of ["s", "c"]) {
+      for (const fault of ["cut", "cut after", "hole", "pause", "forget", ...(side === "s" ? ["lose", "twice"] : [])]) {
+        for (let number = 1; number <= Math.min(whole.counts[side], 90); number++) {
+          const faults = { [`${side}${number}`]: fault };
+          verify(talk({ ...options, faults }), JSON.stringify(faults));
+          schedules++;
+        }
+      }
+    }
+    assert.ok(schedules > 500);
+  });
+
+  test(`${kind}: many faults`, () => {
+    for (let seed = 0; seed < 150; seed++) {
+      const random = seeded(seed);
+      const faults = {};
+      for (let count = 2 + random() * 5; count > 0; count--) {
+        const side = random() < 0.6 ? "s" : "c";
+        faults[`${side}${1 + Math.floor(random() * 90)}`] = ["cut", "cut after", "hole", "pause", "twice", "forget"][Math.floor(random() * 6)];
+      }
+      verify(talk({ ...options, faults, seed }), `seed ${seed}, ${JSON.stringify(faults)}`);
+    }
+  });
+}
