@@ -144,6 +144,7 @@ export class Connection {
   #begin(message) {
     const link = this.#ready(message.open);
     if (link === null) return void this.#held.push(message);
+    if (link !== this.#link) return; // it failed at once
     const effects = link.session.begin(message.start ?? {}, performance.now());
     const { id } = message;
     const number = link.session.newest;

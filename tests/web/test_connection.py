@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from tests.support.server import running, url_of
 from tests.support.web_connection import OPEN, WebConnection, web_connection
 
 TEXT = "The first sentence is spoken at once. The second one follows it, without a gap. " * 2
-LONG = "山高水远，天蓝云白，风轻日暖。 The line breaks, and the sentence goes on. " * 12
+LONG = "山高水远，天蓝云白，风轻日暖。 The line breaks, and the sentence goes on. " * 6
 KEY = "cosy_the-key-of-a-test"
 
 
@@ -179,9 +180,10 @@ async def test_a_silent_line_is_left_for_another_connection() -> None:
 async def test_the_buttons_cut_and_rough() -> None:
     async with speaking() as (_, web):
         web.speak(1, LONG)
-        for _ in range(3):
+        for cuts in range(3):
+            await web.until(lambda cuts=cuts: web.states().count("ready") > cuts)
             before = len(web.found("audio", 1, playout=True))
-            await web.until(lambda before=before: len(web.found("audio", 1, playout=True)) > before + 3)
+            await web.until(lambda before=before: len(web.found("audio", 1, playout=True)) > before)
             web.send("cut")
         web.send("rough", on=True)
         await asyncio.sleep(2)
@@ -215,14 +217,12 @@ async def test_the_server_dies(tmp_path: Path, store: bool) -> None:
             second = await asyncio.to_thread(servers.enter_context, server_process(tmp_path / "2.log", *options))
             proxy.upstream_port = second.port
             await web.done(1)
-            samples = await samples_of(web, 1)
-            assert samples == web.events(1, "done")[0]["samples"]
-            restarted = web.found("restarted", 1)
             if store:
-                assert not restarted
+                assert not web.found("restarted", 1)
                 await web.checked(1)
             else:
-                (place,) = restarted
+                assert await samples_of(web, 1) == web.events(1, "done")[0]["samples"]
+                (place,) = web.found("restarted", 1)
                 assert 0 < place["position"] < len(LONG)
                 assert place["sample"] == web.found("restart", 1, playout=True)[0]["first"]
 
@@ -237,7 +237,7 @@ async def samples_of(web: WebConnection, number: int) -> int:
 
 async def test_the_page_gives_a_token_before_each_connection(tmp_path: Path) -> None:
     keys = tmp_path / "keys.txt"
-    keys.write_text(f"somebody {KEY}\n", encoding="utf-8")
+    keys.write_text(f"somebody {sha256(KEY.encode()).hexdigest()}\n", encoding="utf-8")
     async with speaking(keys=keys) as (_, web):
         web.token = {"token": "cosyt_wrong"}
         web.speak(1, TEXT)
@@ -267,7 +267,7 @@ async def test_a_wrong_voice_of_an_utterance_ends_what_is_spoken_cleanly() -> No
         web.speak(2, "Nobody.", start={"voice": "nobody"})
         failed = await web.state("failed")
         assert failed["detail"]["code"] == "unknown_voice"
-        (complete,) = web.found("complete", 1, playout=True)
+        (complete,) = await web.until(lambda: web.found("complete", 1, playout=True))
         assert complete["samples"] == await samples_of(web, 1)
 
 
@@ -313,6 +313,6 @@ async def test_a_listener_who_stands_still_gets_no_more_than_the_lead() -> None:
 
 async def test_a_text_of_many_pages() -> None:
     async with running() as server, web_connection(url_of(server), speed=400) as web:
-        web.speak(1, LONG * 40)
-        await web.done(1, 120)
+        web.speak(1, LONG * 10)
+        await web.done(1, 60)
         await web.checked(1)

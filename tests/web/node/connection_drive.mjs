@@ -79,3 +79,4 @@ for await (const line of createInterface({ input: process.stdin })) {
 clearInterval(playing);
 connection.receive({ type: "close" });
 port2.close();
+process.exit(); // a socket on a dead line waits long for the other side's close frame
