@@ -33,8 +33,10 @@ let voices = [];
 let engine = "";
 /** `starting`, `locked`, `away` or `open`: whether the server lets us in */
 let door = "starting";
-/** What is spoken now. @type {ReturnType<typeof player.speak> | null} */
+/** @type {import("./player.js").Utterance | null} what is spoken now */
 let current = null;
+/** @type {import("./player.js").Utterance | null} what was spoken last, too */
+let latest = null;
 let writing = false;
 /** What was typed after Finish, until there is silence. */
 let held = "";
@@ -89,26 +91,37 @@ function settings() {
   return { voice: voiceField.value || undefined, speed: speed.disabled ? 1 : Number(speed.value) };
 }
 
+/** Tells the player what is chosen. */
+function choose() {
+  const chosen = { format: /** @type {import("./player.js").Format} */ (formatField.value), mode: /** @type {"auto"|"stream"|"block"} */ (modeField.value) };
+  player.set({ ...settings(), ...chosen });
+  return chosen;
+}
+
+/** Has a connection ready for what is chosen. */
+function warm() {
+  if (door !== "open" || current) return;
+  choose();
+  player.warm();
+}
+
 /** @param {string | undefined} text  all of it, or none: it is written to then */
 function begin(text) {
   notice.clear();
   quiet();
   if (current) player.stop();
-  const chosen = { format: formatField.value, mode: modeField.value };
-  player.set({ ...settings(), .../** @type {any} */ (chosen), prerollMs: Number(preroll.value) });  // options of the fields are the player's
-  const utterance = text === undefined ? player.speak() : player.speak(text);
-  current = utterance;
+  const chosen = choose(), utterance = player.speak(text);
+  current = latest = utterance;
   writing = text === undefined;
   playing = "waiting";
   position = 0;
   heard = () => "";
   reading.begin("");
   if (text !== undefined) said(text);
-  figures.begin(chosen, player.support);
+  figures.begin({ ...chosen, live: writing }, player.support);
   if (player.output) picture.listen(player.output);
-  utterance.finished.then(({ heardAll, samples, verified }) => {
-    if (verified && utterance === current) figures.know("verified", samples);
-    if (heardAll && utterance === current) over(null);
+  utterance.finished.then(({ samples, verified }) => {
+    if (verified && utterance === latest) figures.know("verified", samples);
   }, problem => { if (utterance === current) failed(problem); });
   show();
   showFields();
@@ -234,7 +247,6 @@ on("word", ({ id, start, end }) => {
 on("event", ({ id, message }) => {
   if (id !== current?.id) return;
   if (message.type === "segment_begin") reading.segment(message.start, message.end);
-  if (message.type === "mode") figures.mode(message.mode, message.reason);
 });
 on("report", report => {
   if (report.id !== undefined && report.id !== current?.id) return;
@@ -249,6 +261,7 @@ on("audible", ({ id, ms }) => {
   if (player.output) picture.listen(player.output);
   figures.know("audible", ms);
 });
+on("ended", ({ id }) => { if (id === current?.id) over(null); });
 on("stopped", ({ id, heardTextEnd }) => {
   if (id !== current?.id) return;
   figures.note("log.stopped");
@@ -260,7 +273,6 @@ on("state", ({ state }) => {
   connection = state;
   show();
 });
-on("restarted", () => figures.note("log.restarted"));
 on("failure", failed);
 on("audio", ({ needsTap }) => {
   if (needsTap && !silent) notice.show("audio", { label: "tap", act: () => player.unlock() });
@@ -307,7 +319,8 @@ function changed() {
   showFields();
   if (way() === "typing") typing.changed();
 }
-field.addEventListener("focus", () => { if (door === "open") player.warm(); });
+for (const kind of ["focus", "pointerenter"]) speakButton.addEventListener(kind, warm);
+field.addEventListener("focus", warm);
 for (const each of [voiceField, speed, preroll, rate]) each.addEventListener("input", showFields);
 preroll.addEventListener("change", () => player.set({ prerollMs: Number(preroll.value) }));
 speakButton.addEventListener("click", speak);

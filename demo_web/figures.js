@@ -26,7 +26,7 @@ export class Figures {
   /** @type {Report} */
   #report = {};
   #support = { secure: true, opus: true };
-  #settings = { format: "auto", mode: "auto" };
+  #settings = { format: "auto", mode: "auto", live: false };
   /** @type {{first: number | null, audible: number | null, verified: number | null}} */
   #known = { first: null, audible: null, verified: null };
   /** @type {{at: number, key: string, values: () => Record<string, string>}[]} */
@@ -36,7 +36,7 @@ export class Figures {
   #ticks = 0;
   #chart = new Chart(byId("chart", SVGElement), (key, values) => say(key, values));
 
-  /** Something new is spoken. @param {{format: string, mode: string}} settings @param {Support} support */
+  /** Something new is spoken. @param {{format: string, mode: string, live: boolean}} settings  `live`: its text comes bit by bit @param {Support} support */
   begin(settings, support) {
     this.#settings = settings;
     this.#support = support;
@@ -60,8 +60,12 @@ export class Figures {
 
   /** @param {Report} report */
   report(report) {
-    const { stalls = 0 } = this.#report;
+    const { stalls = 0, restarts } = this.#report;
     if ((report.stalls ?? 0) > stalls) this.note("log.underrun", "underrun");
+    const { mode = "", modeReason = "" } = report;
+    if (this.#report.mode && mode && this.#report.mode !== mode)
+      this.note("log.mode", "mode", () => ({ mode: say(`mode.${mode}`), reason: sayReason(modeReason) }));
+    if (restarts !== undefined && (report.restarts ?? 0) > restarts) this.note("log.restarted");
     Object.assign(this.#report, report);
   }
 
@@ -70,12 +74,7 @@ export class Figures {
     this.#known[name] = value;
     if (name === "audible") this.note("log.audible");
     if (name === "verified") this.note("log.verified", undefined, () => ({ n: number(value) }));
-  }
-
-  /** @param {string} mode @param {string} reason */
-  mode(mode, reason) {
-    Object.assign(this.#report, { mode, modeReason: reason });
-    this.note("log.mode", "mode", () => ({ mode: say(`mode.${mode}`), reason: sayReason(reason) }));
+    this.show();
   }
 
   /** @param {string} key  of what happened @param {"mode"|"underrun"|"reconnect"} [kind]  its mark in the chart
@@ -104,7 +103,7 @@ export class Figures {
     };
     const heard = audible ?? first;
     value("first", heard === null ? null : say("ms", { n: number(heard) }), audible === null ? say("figure.first.only")
-      : first === null ? "" : say("figure.first.note", { ms: say("ms", { n: number(first) }) }));
+      : first === null ? "" : say(this.#settings.live ? "figure.first.live" : "figure.first.note", { ms: say("ms", { n: number(first) }) }));
     value("buffer", bufferedMs === undefined ? null : say("s", { n: number(bufferedMs / 1000, 1) }),
       prerollMs === undefined ? "" : say("figure.buffer.note", { ms: say("ms", { n: number(prerollMs) }) }));
     value("mode", mode ? say(`mode.${mode}`) : null, sayReason(this.#settings.mode === "auto" ? modeReason : "fixed"));

@@ -126,10 +126,10 @@ export class Reading {
       const tail = this.#tails[block];
       const units = (block < last ? this.#map.blocks[block].text.length : this.#map.locate(end - 1).unit + 1) - tail.from;
       const cut = /[\ud800-\udbff]/.test(tail.node.data[units - 1] ?? "") ? units + 1 : units;
-      const element = document.createElement("span");
-      element.append(tail.node.substringData(0, cut));
+      const element = document.createElement("span"), spoken = tail.node;
+      tail.node = spoken.splitText(cut);
       tail.node.before(element);
-      tail.node.deleteData(0, cut);
+      element.append(spoken);  // the node itself, or it would count as text that jumps
       pieces.push({ element, block, from: tail.from });
       tail.from += cut;
     }

@@ -62,6 +62,7 @@ export const TEXTS = {
   "state.locked": ["Needs a key", "需要密钥"],
   "figure.first": ["Time to first audio", "首音延迟"],
   "figure.first.note": ["heard; arrived after {ms}", "听到；{ms}后到达"],
+  "figure.first.live": ["since the first character", "自第一个字起"],
   "figure.first.only": ["arrived, not heard yet", "已到达，尚未听到"],
   "figure.buffer": ["Buffer", "缓冲"],
   "figure.buffer.note": ["in hand; pre-buffer {ms}", "已备好；预缓冲 {ms}"],

@@ -100,8 +100,8 @@ export class Player extends EventTarget {
       if (!utterance.ended || utterance.at < points.length) return;
       clearInterval(timer);
       this.#utterance = null;
-      utterance.resolve({ heardAll: true, samples: points.length * CHARACTER_MS * 24, verified: true });
       this.tell("ended", { id: utterance.id });
+      utterance.resolve({ heardAll: true, samples: points.length * CHARACTER_MS * 24, verified: true });
     }, 50);
   }
   async stop() {
@@ -120,7 +120,6 @@ export class Player extends EventTarget {
       this.#away = 0;
       this.#totals.reconnects++;
       this.tell("state", { state: "ready", reason: "", detail: null });
-      if (this.#utterance) this.tell("event", { id: this.#utterance.id, message: { type: "mode", mode: "block", reason: "resumed", at_sample: 0 } });
     }, 900);
   }
   rough(on) { this.tell("rough", { on }); }
