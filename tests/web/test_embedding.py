@@ -1,64 +1,155 @@
-"""docs/embedding.md: its page works as it stands, on somebody else's server."""
+"""docs/embedding.md: its page and its server work as they stand, from another origin and under the policy it names."""
 
+import os
 import re
-import threading
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
 
+import pytest
+
+from server.app import Server
+from server.gateway.auth import add_key
 from tests.support.processes import ROOT
 from tests.support.server import http_of, running, url_of
-from tests.support.web_page import DemoPage
 from tests.support.web_player import reference
-from tests.web.conftest import OpenPage
+from tests.web.conftest import OpenPage, free_port
 
-DOCUMENT = ROOT / "docs" / "embedding.md"
-LINES = 30
+DOCUMENT = (ROOT / "docs" / "embedding.md").read_text(encoding="utf-8")
+SPEECH, APP = "https://speech.example", "https://app.example"
+TEXT = "One two three. 四五六。"
+ICON = '<link rel="icon" href="data:,">'
 
 
-def example() -> str:
-    """The page in the document."""
-    (block,) = re.findall(r"```html embedding\n(.*?)```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL)
-    return str(block)
+def block(name: str) -> str:
+    """The one code block that begins so."""
+    (found,) = re.findall(rf"```{name}\n(.*?)```", DOCUMENT, re.DOTALL)
+    return str(found)
+
+
+def policies() -> list[str]:
+    """The policy for files of the speech server, and that for copies of them."""
+    return [block("text").strip(), *re.findall(r"policy is shorter then: `([^`]+)`", DOCUMENT)]
 
 
 @contextmanager
-def elsewhere(page: str) -> Iterator[str]:
-    """A web server of its own that has only this page; gives its origin."""
+def site(folder: Path, server: Server, key: str, port: int, *, policy: str = "", copied: bool = False) -> Iterator[str]:
+    """The document's server with its page; gives its origin. With a `policy` the script is in a file of its own."""
+    origin = f"http://127.0.0.1:{port}"
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            body = page.encode()
-            self.send_response(200)
-            self.send_header("Content-Type", "text/html; charset=utf-8")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+    def here(text: str) -> str:
+        http = http_of(server)
+        return (
+            text.replace("wss://speech.example", http.replace("http", "ws")).replace(SPEECH, http).replace(APP, origin)
+        )
 
-        def log_message(self, format: str, *args: object) -> None:
-            pass
+    page = here(block("html embedding"))
+    code = here(block("python embedding"))
+    assert code.count("8000") == 1
+    (folder / "site.py").write_text(code.replace("8000", str(port)))
+    if copied:
+        (folder / "cosystream").mkdir()
+        for name in block("text files").split():
+            (folder / "cosystream" / name).write_bytes((ROOT / "demo_web" / name).read_bytes())
+        page = page.replace(f"{http_of(server)}/web/player.js", "./cosystream/player.js")
+    head = ICON
+    if policy:
+        head += (
+            f'<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; img-src data:; {here(policy)}">'
+        )
+        (script,) = re.findall(r'<script type="module">\n(.*?)</script>', page, re.DOTALL)
+        (folder / "page.js").write_text(script)
+        page = re.sub(
+            r'<script type="module">.*</script>', '<script type="module" src="page.js"></script>', page, flags=re.DOTALL
+        )
+    (folder / "index.html").write_text(page.replace('<meta charset="utf-8">', f'<meta charset="utf-8">{head}'))
+    environment = {**os.environ, "COSYSTREAM_API_KEY": key}
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen([sys.executable, "site.py"], cwd=folder, env=environment, stdout=log, stderr=log)
+    try:
+        _wait_for(port, process)
+        yield origin
+    finally:
+        process.kill()
+        process.wait(10)
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-        thread.start()
+
+def _wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
+    limit = time.monotonic() + 10
+    while process.poll() is None and time.monotonic() < limit:
         try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join()
+            connection = HTTPConnection("127.0.0.1", port, timeout=5)
+            connection.request("HEAD", "/")
+            connection.getresponse()
+            connection.close()
+        except OSError:
+            time.sleep(0.05)
+        else:
+            return
+    raise AssertionError("the document's server does not answer")
 
 
-def test_it_is_short() -> None:
-    assert len(example().splitlines()) <= LINES
+@contextmanager
+def embedded(folder: Path, server: Server, port: int, **options: Any) -> Iterator[str]:
+    """As `site`, with the key that the server's file has."""
+    (folder / "site").mkdir()
+    with site(folder / "site", server, (folder / "key").read_text(), port, **options) as origin:
+        yield origin
 
 
-async def test_it_speaks_from_another_origin(open_page: OpenPage) -> None:
-    async with running(allow_origins="*") as server:
-        with elsewhere(re.sub(r"https?://[\w.:-]+", http_of(server), example())) as origin:
-            page = DemoPage(await open_page(f"{origin}/", foreign=(http_of(server),)))
-            text = "One two three."
-            await page.page.locator("textarea, input[type=text], input:not([type])").first.fill(text)
-            await page.page.locator("button").first.click()
-            await page.watched.until("probe.events.some((each) => each.kind === 'ended')")
-            report = (await page.watched.events("report"))[-1]
-            assert report["received"] == len(await reference(url_of(server), text)) // 2
+def keys(folder: Path) -> Path:
+    """A key file; the key is in `key`."""
+    (folder / "key").write_text(add_key(folder / "keys", "app"))
+    return folder / "keys"
+
+
+@pytest.mark.parametrize("way", ["as it stands", "with the policy", "copied"])
+async def test_it_speaks_from_another_origin(open_page: OpenPage, tmp_path: Path, way: str) -> None:
+    port = free_port()
+    imported, own = policies()
+    options: dict[str, dict[str, Any]] = {
+        "as it stands": {},
+        "with the policy": {"policy": imported},
+        "copied": {"policy": own, "copied": True},
+    }
+    async with running(keys=keys(tmp_path), allow_origins=f"http://127.0.0.1:{port}") as server:
+        with embedded(tmp_path, server, port, **options[way]) as origin:
+            watched = await open_page(f"{origin}/", foreign=(http_of(server),))
+            await watched.page.fill("#text", TEXT)
+            await watched.page.click("#speak")
+            await watched.event("ended", 1)
+            spoken = await reference(url_of(server), TEXT, api_key=(tmp_path / "key").read_text())
+            report = await watched.report(1)
+            assert report["received"] == len(spoken) // 2
+            words = [each for each in await watched.events("word") if each["id"] == 1]
+            assert await watched.page.inner_text("#said") == TEXT[words[-1]["start"] : words[-1]["end"]]
+            support = await watched.page.evaluate("() => probe.player.support")
+            assert (support["worker"], support["worklet"]) == (True, True)
+            loaded = [url for url in watched.requests if "/worker.js" in url]
+            assert [url.startswith(origin) for url in loaded] == [way == "copied"]
+            await watched.page.fill("#text", TEXT * 20)
+            await watched.page.click("#speak")
+            await watched.event("audible", 2)
+            await watched.page.click("#stop")
+            await watched.event("stopped", 2)
+            await watched.page.evaluate("() => probe.player.close()")
+
+
+async def test_a_site_that_is_not_allowed_hears_why(open_page: OpenPage, tmp_path: Path) -> None:
+    """With copies of the files: what is imported would not even come."""
+    port = free_port()
+    async with running(keys=keys(tmp_path)) as server:
+        with embedded(tmp_path, server, port, copied=True) as origin:
+            watched = await open_page(f"{origin}/", foreign=(http_of(server),))
+            await watched.page.click("#speak")
+            await watched.until("probe.events.some((each) => each.kind === 'failure')")
+            (failure, *_) = await watched.events("failure")
+            assert failure["code"] == "unauthorized"
+            assert "may not use this server; allow_origins can allow them" in failure["message"]
+            assert await watched.page.inner_text("#said") == failure["message"]
+            await watched.page.evaluate("() => probe.player.close()")

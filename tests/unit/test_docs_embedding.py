@@ -1,0 +1,102 @@
+"""docs/embedding.md names what the player has, all of it, and its examples are whole."""
+
+import ast
+import re
+from pathlib import Path
+
+from server.settings import OPTIONS
+
+ROOT = Path(__file__).parents[2]
+WEB = ROOT / "demo_web"
+TEXT = (ROOT / "docs" / "embedding.md").read_text(encoding="utf-8")
+PLAYER = (WEB / "player.js").read_text(encoding="utf-8")
+CLASS = PLAYER[PLAYER.index("export class Player ") :]
+
+
+def block(name: str) -> str:
+    """The one code block that begins so."""
+    (found,) = re.findall(rf"```{name}\n(.*?)```", TEXT, re.DOTALL)
+    return str(found)
+
+
+def section(title: str) -> str:
+    return TEXT.split(f"\n## {title}\n")[1].split("\n## ")[0]
+
+
+def first_cells(title: str) -> str:
+    """The first cells of a section's tables."""
+    return "\n".join(re.findall(r"^\| (.*?) \|", section(title), re.MULTILINE))
+
+
+def members() -> set[str]:
+    """What a `Player` has."""
+    return set(re.findall(r"^  (?:async |get )?([a-z]\w*)\(.*\) \{$", CLASS, re.MULTILINE)) - {"constructor"}
+
+
+def events() -> set[str]:
+    """What it tells; the last two by the clock."""
+    return {*re.findall(r'#emit\("(\w+)"', PLAYER), "word", "segment"}
+
+
+def needed(*names: str) -> set[str]:
+    """These files, and all that they load."""
+    found: set[str] = set()
+    waiting = list(names)
+    while waiting:
+        name = waiting.pop()
+        if name not in found:
+            found.add(name)
+            code = re.sub(r"/\*.*?\*/", "", (WEB / name).read_text(encoding="utf-8"), flags=re.DOTALL)
+            waiting += re.findall(r'"\./(\w+\.js)"', code)
+    return found
+
+
+def test_the_page_uses_what_the_player_has() -> None:
+    page = block("html embedding")
+    assert len(page.splitlines()) <= 30
+    assert set(re.findall(r"player\.(\w+)", page)) <= members() | {"addEventListener", "js"}
+    assert set(re.findall(r'addEventListener\("(\w+)"', page)) <= events()
+    (ids,) = re.findall(r"\[([^\]]*)\]\.map", page)
+    assert re.findall(r'"(\w+)"', ids) == re.findall(r'id="(\w+)"', page)
+    assert "innerHTML" not in page
+    assert "cosy_" not in page
+
+
+def test_the_page_and_its_server_agree() -> None:
+    code = block("python embedding")
+    ast.parse(code)
+    (path,) = re.findall(r'fetch\("(/[\w-]+)"', block("html embedding"))
+    assert f"# {path};" in code
+    (wanted,) = re.findall(r"json\.dumps\((\{.*?\})\)", code)
+    (by_hand,) = re.findall(r"-d '(.*?)'", section("Your server"))
+    assert wanted == by_hand
+
+
+def test_every_event_is_described() -> None:
+    assert set(re.findall(r"`(\w+)`", first_cells("Events"))) == events()
+
+
+def test_every_call_and_option_is_described() -> None:
+    calls = set(re.findall(r"`player\.(\w+)", first_cells("Options")))
+    assert calls == members()
+    options = set(re.findall(r"`(\w+)`", first_cells("Options")))
+    (settings,) = re.findall(r"@typedef \{\{(voice.*?)\}\} Settings", PLAYER, re.DOTALL)
+    (place,) = re.findall(r"@typedef \{\{(url.*?)\}\} Place", PLAYER)
+    assert options == set(re.findall(r"(\w+)\?:", f"{settings} {place}"))
+
+
+def test_the_files_to_copy_are_all_that_is_needed() -> None:
+    assert set(block("text files").split()) == needed("player.js", "worker.js", "worklet.js")
+
+
+def test_flags_exist() -> None:
+    known = {option.flag for option in OPTIONS} | {"--file"}
+    assert set(re.findall(r"(?<![\w-])(--[a-z][a-z-]+)", TEXT)) <= known
+
+
+def test_links_lead_somewhere() -> None:
+    for file, anchor in re.findall(r"\]\(([\w.]*)#([^)]+)\)", TEXT):
+        target = (ROOT / "docs" / (file or "embedding.md")).read_text(encoding="utf-8")
+        titles = re.findall(r"^#+ (.+)$", target, re.MULTILINE)
+        anchors = {re.sub(r"[^\w\- ]", "", title).strip().lower().replace(" ", "-") for title in titles}
+        assert anchor in anchors, f"{file}#{anchor}"
