@@ -30,7 +30,8 @@ export class Audio {
   #worklet;
   #ears;
   #wanted = false; // someone tapped to hear something
-  #refused = false;
+  #sounded = false; // it ran when it was looked at last
+  #refused = false; // it was not let run, or no longer
   #said = "";
   #timer = 0;
   #seen = { time: -1, at: 0 };
@@ -133,12 +134,13 @@ export class Audio {
     if (!context || context !== this.context || !this.#wanted) return;
     const state = /** @type {string} */ (context.state); // `interrupted` is not in all types
     const now = performance.now();
-    if (state === "running") this.#refused = false;
+    if (state === "running") [this.#sounded, this.#refused] = [true, false];
+    else if (this.#sounded) [this.#sounded, this.#refused] = [false, true];
     if (state !== "running" || context.currentTime !== this.#seen.time) {
       if (state === "running" && this.#seen.time >= 0) this.#patience = FROZEN_MS;
       this.#seen = { time: context.currentTime, at: now };
     }
-    if (state === "interrupted") this.#refused = true;
+    if (state === "interrupted" || (state === "suspended" && context.currentTime > 0)) this.#refused = true;
     const needsTap = state !== "running" && this.#refused;
     if (state + needsTap !== this.#said) {
       this.#said = state + needsTap;

@@ -106,7 +106,7 @@ export class Player extends EventTarget {
   /** What this browser and address give. */
   get support() {
     const secure = globalThis.isSecureContext;
-    const worklet = "AudioWorkletNode" in globalThis;
+    const worklet = secure && "AudioWorkletNode" in globalThis; // elsewhere the class may be there, and no `audioWorklet`
     const opus = "AudioDecoder" in globalThis;
     const worker = this.#backstage.worker;
     const missing = { insecure_context: secure, no_worklet: worklet, no_webcodecs: opus, no_worker: worker };
