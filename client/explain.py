@@ -55,7 +55,7 @@ def explain_os_error(url: str, error: OSError) -> str:
 def explain_status(url: str, status: int, body: bytes | None = None) -> str:
     """One line for a server that answered with an HTTP status, and with this body."""
     reason = reason_in(body)
-    if reason and status not in (401, 404, 405):
+    if reason and (status not in (401, 404, 405) or reason.startswith("the token ")):
         what = "is not ready" if status in BUSY_STATUSES else "refuses the connection"
         return f"{url} {what} (HTTP {status}): {reason}"
     match status:

@@ -361,7 +361,7 @@ async def test_our_client_takes_a_token_where_it_takes_a_key(tmp_path: Path) -> 
     async with keyed(tmp_path) as at:
         async with client.connect(url_of(at.server), api_key=at.token()) as session:
             assert [audio async for audio in session.speak("one two")]
-        with pytest.raises(client.ConnectFailed, match="401"):
+        with pytest.raises(client.ConnectFailed, match=r"\(HTTP 401\): the token has expired"):
             await client.connect(url_of(at.server), api_key=at.expired())
 
 
