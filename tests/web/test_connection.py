@@ -11,6 +11,8 @@ import pytest
 
 from deploy.faulty_proxy import DOWN, UP, Connection, Cut, FaultyProxy
 from server.app import Server
+from server.gateway.auth import Principal
+from server.gateway.tokens import Asked
 from tests.support.processes import server_process
 from tests.support.server import running, url_of
 from tests.support.web_connection import OPEN, WebConnection, web_connection
@@ -177,13 +179,18 @@ async def test_a_silent_line_is_left_for_another_connection() -> None:
         assert web.found("statistics")[-1]["reconnects"] == 1
 
 
+async def hears_more(web: WebConnection, connections: int) -> None:
+    """Wait until so many carried the session, and the last one more of utterance 1."""
+    await web.until(lambda: web.states().count("ready") >= connections)
+    before = len(web.found("audio", 1, playout=True))
+    await web.until(lambda: len(web.found("audio", 1, playout=True)) > before)
+
+
 async def test_the_buttons_cut_and_rough() -> None:
     async with speaking() as (_, web):
         web.speak(1, LONG)
         for cuts in range(3):
-            await web.until(lambda cuts=cuts: web.states().count("ready") > cuts)
-            before = len(web.found("audio", 1, playout=True))
-            await web.until(lambda before=before: len(web.found("audio", 1, playout=True)) > before)
+            await hears_more(web, cuts + 1)
             web.send("cut")
         web.send("rough", on=True)
         await asyncio.sleep(2)
@@ -238,13 +245,23 @@ async def samples_of(web: WebConnection, number: int) -> int:
 async def test_the_page_gives_a_token_before_each_connection(tmp_path: Path) -> None:
     keys = tmp_path / "keys.txt"
     keys.write_text(f"somebody {sha256(KEY.encode()).hexdigest()}\n", encoding="utf-8")
-    async with speaking(keys=keys) as (_, web):
+    async with speaking(keys=keys) as (server, web):
+        token, _ = server.principals.make_token(Principal("somebody"), Asked())
+        web.token = {"token": token}
+        web.speak(9, LONG)
+        await web.until(lambda: web.found("audio", 9, playout=True))
+        web.send("cut")
+        await web.done(9)
+        await web.checked(9)
+        assert len(web.found("token")) == 2, "one before each connection"
+        web.send("warm", open={})  # another configuration
+        await web.until(lambda: len(web.found("opened")) == 3)
         web.token = {"token": "cosyt_wrong"}
-        web.speak(1, TEXT)
+        web.speak(10, TEXT, mode="block")
         failed = await web.state("failed")
         assert (failed["detail"]["code"], failed["detail"]["retryable"]) == ("unauthorized", False)
         web.token = {"token": None, "error": {"code": "unreachable", "message": "no", "retryable": False}}
-        web.speak(2, TEXT)
+        web.speak(11, TEXT)
         await web.until(lambda: len([each for each in web.states() if each == "failed"]) == 2)
         assert web.found("state")[-1]["detail"]["code"] == "unreachable"
 
