@@ -16,6 +16,7 @@ _OTHER_ENV: Final = frozenset({CONFIG_ENV, "COSYSTREAM_MODEL_DIR", "COSYSTREAM_U
 # Kubernetes describes a service called `cosystream` by such variables in every pod.
 _KUBERNETES_ENV: Final = re.compile(r"COSYSTREAM_(SERVICE_(HOST|PORT.*)|PORT_[0-9]+_.*)")
 LEAST_OVERLAP_TOKENS: Final = 8  # about a clause: less says too little about how the sentence goes on
+_NOT_SHOWN: Final = ("token_secret",)  # it may be the secret itself, in place of its file
 _WITHOUT_MODEL: Final = ("embedded", "tone")
 _BY_NAME: Final = {each.name: each for each in OPTIONS}
 
@@ -113,7 +114,8 @@ class _Loader:
             reason = f" ({problem})" if isinstance(each.kind, ReadableFile) and str(problem) else ""
             if each.name == "port" and isinstance(value, str) and value.startswith("tcp://"):
                 reason = " (Kubernetes set it; use `enableServiceLinks: false` or another service name)"
-            self.problems.append(f"{source}: {shown} = {value!r}{reason}; allowed is {each.kind.allowed}")
+            told = "..." if each.name in _NOT_SHOWN else repr(value)
+            self.problems.append(f"{source}: {shown} = {told}{reason}; allowed is {each.kind.allowed}")
             return
         if isinstance(each.kind, Pairs):
             parsed = {**self.values.get(each.name, {}), **parsed}

@@ -27,6 +27,8 @@ from server.gateway.tokens import (
     offered_tokens,
     parse_request,
 )
+from server.setting_sources import load
+from server.settings import SettingsError
 
 SECRET = bytes(range(32))
 NOW = 1_700_000_000
@@ -262,6 +264,13 @@ def test_secrets_that_cannot_be_used(tmp_path: Path) -> None:
             read_secret(file)
     with pytest.raises(KeysError, match="cannot be read"):
         read_secret(tmp_path)
+
+
+def test_a_secret_in_place_of_its_file_is_not_shown() -> None:
+    with pytest.raises(SettingsError, match="COSYSTREAM_TOKEN_SECRET|token-secret") as caught:
+        load(["--token-secret", "hush" * 8], {"COSYSTREAM_TOKEN_SECRET": "hush" * 8})
+    assert len(caught.value.problems) == 2
+    assert "hush" not in str(caught.value)
 
 
 def test_the_command_makes_one_and_keeps_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
