@@ -58,7 +58,7 @@ async def test_when_it_cannot(
     """A key is asked for, then the server is busy, without a secure context."""
     keys = tmp_path / "keys"
     key = add_key(keys, "ann")
-    async with running(keys=str(keys), sessions_per_principal=1, allow_origins="*") as server:
+    async with running(keys=keys, sessions_per_principal=1, allow_origins="*") as server:
         http = http_of(server).replace("127.0.0.1", "demo.test")
         page = DemoPage(await open_page(f"{http}/", expected=("401",), locale=LOCALES[language], color_scheme=scheme))
         await page.page.locator("#key-form").wait_for()

@@ -26,7 +26,7 @@ _MAKE_WITH_TOKEN = """async key => {
 async def test_a_token_for_each_connection(open_player: OpenPlayer, tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     key = add_key(keys, "ann")
-    async with running(keys=str(keys)) as server:
+    async with running(keys=keys) as server:
         page = await open_player(http_of(server))
         await page.page.evaluate(_MAKE_WITH_TOKEN, key)
         number = await page.speak(TEXT)
@@ -41,7 +41,7 @@ async def test_a_token_for_each_connection(open_player: OpenPlayer, tmp_path: Pa
 async def test_without_a_token(open_player: OpenPlayer, tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     add_key(keys, "ann")
-    async with running(keys=str(keys)) as server:
+    async with running(keys=keys) as server:
         page = await open_player(http_of(server), expected=("WebSocket connection to",))
         assert (await page.result(await page.speak(TEXT)))["error"] == "unauthorized"
         await page.make(token="cosyt_nonsense")
