@@ -252,6 +252,7 @@ async def test_another_process_goes_on_with_the_codes_of_the_journal(tmp_path: P
         await client.say(1, text)
         await client.samples(samples)
         await client.ack()
+        client.vanish()
     async with running(**settings) as server:
         client.url = url_of(server)
         assert isinstance(await client.resume(), s.Resumed)

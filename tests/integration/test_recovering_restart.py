@@ -53,6 +53,7 @@ async def test_what_was_recovered_is_recovered_in_the_same_way(tmp_path: Path, w
         await client.samples(samples % STRIDE)
         await eventually(lambda: b'degraded_segments_total{outcome="' in server.metrics.render())
         await asyncio.sleep(0.1)  # the rest is rendered and written down
+        client.vanish()
     async with running(**settings) as server:
         client.url = url_of(server)
         assert isinstance(await client.resume(), s.Resumed)
@@ -79,6 +80,7 @@ async def test_a_process_that_dies_in_the_middle_of_a_failure(tmp_path: Path) ->
         await client.open(max_lead_ms=None)
         await client.say(1, TEXT)
         await client.samples(26_000)
+        client.vanish()
     async with running(**settings) as server:
         client.url = url_of(server)
         assert isinstance(await client.resume(), s.Resumed)
