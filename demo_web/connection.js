@@ -163,6 +163,7 @@ export class Connection {
     const entry = this.#entries.get(message.id);
     if (entry === undefined || entry.over || entry.cancelled || entry.ended) return;
     const { session } = entry.link;
+    if (entry.number !== session.newest) return; // another one is being written
     const now = performance.now();
     if (message.type === "write") {
       entry.written += [...message.text].length;

@@ -85,6 +85,10 @@ class WebConnection:
         assert not [each for each in self.told if each["type"] == "wrong"]
         return int(found["samples"])
 
+    def signal(self, number: int) -> None:
+        """To the process."""
+        self._process.send_signal(number)
+
     async def _read(self) -> None:
         assert self._process.stdout is not None
         while line := await self._process.stdout.readline():

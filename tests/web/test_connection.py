@@ -5,14 +5,17 @@ import contextlib
 from collections.abc import AsyncIterator
 from hashlib import sha256
 from pathlib import Path
+from signal import SIGCONT, SIGSTOP
 from typing import Any
 
 import pytest
 
 from deploy.faulty_proxy import DOWN, UP, Connection, Cut, FaultyProxy
+from protocol import client_messages as c
 from server.app import Server
 from server.gateway.auth import Principal
 from server.gateway.tokens import Asked
+from tests.support.fake_server import fake_server
 from tests.support.processes import server_process
 from tests.support.server import running, url_of
 from tests.support.web_connection import OPEN, WebConnection, web_connection
@@ -308,11 +311,38 @@ async def test_nobody_is_there() -> None:
         await web.state("closed")
 
 
-async def test_a_hidden_page_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with speaking() as (_, web):
-        web.send("visible", visible=False)
-        web.speak(1, LONG)
+async def test_a_hidden_page_is_reported() -> None:
+    async with fake_server() as server, web_connection(f"{server.url}/v1/stream") as web:
+        web.speak(1, TEXT)
         await web.done(1)
+        assert all(ack.visible for ack in server.of(c.Ack))
+        web.send("visible", visible=False)
+        web.speak(2, TEXT)
+        await web.done(2)
+        assert not server.of(c.Ack)[-1].visible
+
+
+@pytest.mark.parametrize("pause_s", [1.5, 5.0])  # the server drops a connection that says nothing for 4 s
+async def test_a_machine_that_sleeps_goes_on(pause_s: float) -> None:
+    async with running() as server, web_connection(url_of(server), speed=2) as web:
+        web.speak(1, TEXT)
+        await hears_more(web, 1)
+        web.signal(SIGSTOP)
+        await asyncio.sleep(pause_s)
+        web.signal(SIGCONT)
+        await web.done(1)
+        await web.checked(1)
+        assert not web.found("restarted", 1)
+
+
+async def test_text_for_another_utterance_than_the_newest_is_not_the_newests() -> None:
+    async with speaking() as (_, web):
+        web.send("begin", id=1, open=OPEN, start={})
+        web.send("write", id=1, text="One. ")
+        web.speak(2, "Two.")
+        web.send("write", id=1, text="This comes too late.")
+        await web.done(2)
+        assert web.events(2, "segment_end")[-1]["samples"] == web.events(2, "done")[0]["samples"]
         await web.checked(1)
 
 
