@@ -254,6 +254,9 @@ export class Receiver {
     if (!entry && !(event.utterance >= 1 && event.utterance <= this.newest)) {
       throw new Misbehaved(`an event names utterance ${event.utterance}, which was never started`);
     }
+    if (event.type === "done" && entry && !entry.cancelled && entry.timeline.lacksAudio(event.samples)) {
+      throw new Gap("the last audio is missing");
+    }
     this.lastEvent = event.event;
     if (event.type === "mode") this.mode = { mode: event.mode, reason: event.reason };
     this.#confirm(0, 0, 1);

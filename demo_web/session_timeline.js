@@ -129,18 +129,23 @@ export class Timeline {
   #hashSamples(/** @type {Frame} */ frame, /** @type {number} */ skip) {
     let at = frame.first + skip;
     const end = frame.first + frame.count;
+    /** @type {[Sha256, number, number][]} */
+    const shares = [];
     for (const [index, segment] of this.#open.entries()) {
       let until = Math.min(end, this.#open[index + 1]?.first ?? end);
       if (segment.samples !== null) until = Math.min(until, segment.first + segment.samples);
       if (at < segment.first || at >= until) continue;
-      if (frame.silenceRun) {
-        for (let left = 2 * (until - at); left > 0; left -= ZEROS.length) segment.hash.update(ZEROS.subarray(0, left));
-      } else {
-        segment.hash.update(frame.payload.subarray(2 * (at - frame.first), 2 * (until - frame.first)));
-      }
+      shares.push([segment.hash, at, until]);
       at = until;
     }
-    if (at < end) throw new Misbehaved(`audio at sample ${at} belongs to no segment`);
+    if (at < end) throw new Gap(`audio at sample ${at} belongs to no segment`);
+    for (const [hash, from, until] of shares) {
+      if (frame.silenceRun) {
+        for (let left = 2 * (until - from); left > 0; left -= ZEROS.length) hash.update(ZEROS.subarray(0, left));
+      } else {
+        hash.update(frame.payload.subarray(2 * (from - frame.first), 2 * (until - frame.first)));
+      }
+    }
   }
 
   #closeSegments() {

@@ -4,18 +4,18 @@
 import { createHash } from "node:crypto";
 import { crc32 } from "node:zlib";
 
-export const CHAR_SAMPLES = 240;
+export const CHAR_SAMPLES = 120;
 export const RATE = 24_000;
 export const PRE_SKIP = 156;
 export const PACKET = 480;
 const WARM_SAMPLES = 1_920;
-const FRAME = 960;
+const FRAME = 600;
 
 /** The samples of a text. */
 export function speech(text) {
   const samples = [];
-  for (const [index, char] of [...text].entries()) {
-    for (let i = 0; i < CHAR_SAMPLES; i++) samples.push(((char.codePointAt(0) * 331 + index * 0 + i * 7) % 20_000) + 1);
+  for (const char of text) {
+    for (let i = 0; i < CHAR_SAMPLES; i++) samples.push(((char.codePointAt(0) * 331 + i * 7) % 20_000) + 1);
   }
   return samples;
 }
@@ -370,7 +370,7 @@ export class FakeSession {
 /** `wire`: {send(connection, data), cut(connection), close(connection, code)}; `wake(session)` when there is more. */
 export class FakeServer {
   constructor(wire, options = {}) {
-    this.options = { ttl: 60_000, window: 60, words: true, epochs: false, switchAt: 5_000, ...options };
+    this.options = { ttl: 60_000, window: 60, words: true, epochs: false, switchAt: 2_500, ...options };
     Object.assign(this, { ...wire, sessions: 0, sessionsById: new Map(), byConnection: new Map(), errors: [], opens: [] });
   }
 

@@ -21,7 +21,12 @@ export function seeded(seed) {
 /** What a listener has of one utterance, and what it should have. */
 class Heard {
   constructor() {
-    Object.assign(this, { samples: [], expected: [], text: "", over: null, events: [], verified: false, restarts: 0, decoder: null, played: 0 });
+    Object.assign(this, { samples: [], kept: [], position: 0, text: "", over: null, events: [], verified: false, restarts: 0, decoder: null, played: 0 });
+  }
+
+  /** What was kept when another session went on, and what that says. */
+  get expected() {
+    return [...this.kept, ...speech([...this.text].slice(this.position).join(""))];
   }
 
   take(effect) {
@@ -71,7 +76,7 @@ export class Simulation {
       wake: () => {},
       now: () => this.now,
     };
-    this.server = new FakeServer(wire, server);
+    this.server = new FakeServer(wire, { ...server, switches: open.format === "auto" });
     this.pacing = false;
     this.down = [Infinity, -Infinity]; // connections are refused between these times
   }
@@ -105,7 +110,8 @@ export class Simulation {
     if (fault === "hole") line.held = Infinity;
     if (fault === "pause") line.held = this.now + 2_000;
     if (fault === "cut" || fault === "forget") return this.break(connection);
-    if (fault === "lose") return;
+    // Where PCM turns into Opus a frame that is missing alone is only found at the end, by the digest.
+    if (fault === "lose" && (typeof data === "string" || !this.server.options.switches)) return;
     const time = Math.max(line.held ?? 0, this.now + this.delay, line.last[side] ?? 0);
     if (time === Infinity) return;
     line.last[side] = time;
@@ -192,13 +198,11 @@ export class Simulation {
       return;
     }
     if (effect.type === "restarted") {
-      assert.ok(effect.sample <= heard.samples.length + 0, "only what is here is kept");
+      assert.ok(effect.sample <= heard.samples.length, "only what is here is kept");
       heard.samples.length = effect.sample;
-      const said = speech(heard.text.slice(0));
-      heard.expected = [...heard.expected.concat(heard.expected.length ? [] : said).slice(0, effect.sample)];
-      heard.tail = [...heard.text].slice(0, effect.position).length;
+      heard.kept = heard.expected.slice(0, effect.sample);
+      heard.position = effect.position;
       heard.base = effect.sample;
-      heard.parts = [heard.expected.slice(), effect.position];
       heard.decoder = null;
       heard.restarts++;
       return;
@@ -264,9 +268,7 @@ export class Simulation {
   check(number) {
     const heard = this.of(number);
     assert.equal(heard.over?.type, "done", `utterance ${number} is complete`);
-    const [kept, position] = heard.parts ?? [[], 0];
-    const rest = [...heard.text].slice(position).join("");
-    const expected = [...kept, ...speech(rest)];
+    const { expected } = heard;
     assert.equal(heard.samples.length, expected.length, "samples");
     const wrong = expected.findIndex((sample, index) => sample !== heard.samples[index]);
     assert.equal(wrong, -1, `sample ${wrong} is ${heard.samples[wrong]} instead of ${expected[wrong]}`);
