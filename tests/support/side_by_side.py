@@ -1,7 +1,7 @@
 """Two workers share the suite (pytest-xdist, `make test`): one computes, the other waits and measures time.
 
-The first one is nice: what it computes takes nothing from the other's measurements, and leaves nothing of the processor
-idle while those wait. Whoever is done first goes on with modules that take any time.
+The first one is nice: it takes nothing from what the other measures, and has the processor while the other waits.
+Whoever is done first goes on with modules that may take any time.
 """
 
 import os
@@ -26,12 +26,15 @@ UNIT_TESTS_THAT_MEASURE: Final = frozenset(
 
 # Modules that take long and hold to no short time: each is a unit of its own, for whichever worker is free.
 PATIENT: Final = frozenset(
-    f"tests/integration/{name}.py"
+    f"tests/{name}.py"
     for name in (
-        "test_client_books", "test_client_books_disturbed", "test_client_files", "test_codes", "test_cosyvoice_server",
-        "test_dead_letters", "test_dockerfile", "test_embedded_engine", "test_embedded_joins", "test_embedded_reuse",
-        "test_log_privacy", "test_recovering", "test_recovering_restart", "test_recovering_told",
-        "test_store_processes", "test_voices", "test_voices_client",
+        "fault/test_books", "fault/test_cut_boundaries", "fault/test_demo_drop", "fault/test_long_text",
+        "integration/test_client_books", "integration/test_client_books_disturbed", "integration/test_client_files",
+        "integration/test_codes", "integration/test_cosyvoice_server", "integration/test_dead_letters",
+        "integration/test_dockerfile", "integration/test_embedded_engine", "integration/test_embedded_joins",
+        "integration/test_embedded_reuse", "integration/test_log_privacy", "integration/test_recovering",
+        "integration/test_recovering_restart", "integration/test_recovering_told", "integration/test_voices",
+        "integration/test_voices_client",
     )
 )  # fmt: skip
 
