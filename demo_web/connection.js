@@ -275,6 +275,8 @@ export class Connection {
     const entry = this.#entries.get(id);
     if (entry === undefined || entry.cancelled || entry.link !== this.#link) return;
     this.#opus = false;
+    this.#sound?.abandon(id);
+    entry.over = false; // not all of it is heard, whatever the server said
     const detail = { code: "no_opus", message: why, field: null, retryable: true, retryAfterMs: 0 };
     this.#state(entry.link, { state: "failed", reason: why, detail });
   }

@@ -25,13 +25,13 @@ _LOAD = """() => new Promise((resolve, reject) => {
     script.onerror = reject;
     document.head.append(script);
 })"""
-_BREAK = """() => {
+_BREAK = """how => {
     const decode = AudioDecoder.prototype.decode;
     let packets = 0;
     AudioDecoder.prototype.decode = function (chunk) {
         const data = new Uint8Array([255, 255]);
-        if (++packets === 40) chunk = new EncodedAudioChunk({ type: "key", timestamp: 0, data });
-        decode.call(this, chunk);
+        if (++packets !== 40) decode.call(this, chunk);
+        else if (how === "broken") decode.call(this, new EncodedAudioChunk({ type: "key", timestamp: 0, data }));
     };
 }"""
 
@@ -114,8 +114,11 @@ async def test_pcm_that_turns_into_opus_on_a_slow_line(open_page: OpenPage, tone
     assert alike(samples(result), expected) > 0.9
 
 
-async def test_opus_that_cannot_be_decoded_is_said_and_pcm_is_next(page: Page, tone_server: ServerProcess) -> None:
-    await page.evaluate(_BREAK)
+@pytest.mark.parametrize("how", ["broken", "missing"])
+async def test_opus_that_cannot_be_decoded_is_said_and_pcm_is_next(
+    page: Page, tone_server: ServerProcess, how: str
+) -> None:
+    await page.evaluate(_BREAK, how)
     result = await speak(page, [TEXT], "page", ("Another one.",), format="opus")
     (failed,) = [each for each in result["told"] if each["type"] == "state" and each["state"] == "failed"]
     assert (failed["detail"]["code"], failed["detail"]["retryable"]) == ("no_opus", True)

@@ -38,7 +38,7 @@ window.speak = (open, texts, where, rest) =>
       const done = data.type === "event" && data.message.type === "done" && data.id === spoken;
       const failed = data.type === "state" && data.state === "failed";
       if (failed && rest.length > 0) say(rest.splice(0));
-      else if (done || failed) {
+      else if ((done && rest.length === 0) || failed) {
         setTimeout(() => {
           port.postMessage({ type: "close" });
           resolve({ told, heard });
