@@ -267,7 +267,7 @@ def test_secrets_that_cannot_be_used(tmp_path: Path) -> None:
 
 
 def test_a_secret_in_place_of_its_file_is_not_shown() -> None:
-    with pytest.raises(SettingsError, match="COSYSTREAM_TOKEN_SECRET|token-secret") as caught:
+    with pytest.raises(SettingsError) as caught:
         load(["--token-secret", "hush" * 8], {"COSYSTREAM_TOKEN_SECRET": "hush" * 8})
     assert len(caught.value.problems) == 2
     assert "hush" not in str(caught.value)
