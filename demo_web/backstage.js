@@ -11,14 +11,19 @@ export class Backstage {
   #sent = [];
   /** @type {Worker | null} */
   #worker = null;
+  #gone = false; // neither could be loaded: the server is away
 
   /**
-   * @param {{url: string, workerUrl: string, port: (port: MessagePort) => void, heard: (message: Message) => void}} setup
-   *   `port`: takes the playout port
+   * @param {{url: string, workerUrl: string, port: (port: MessagePort) => void,
+   *   heard: (message: Message) => void}} setup `port`: takes the playout port
    */
   constructor(setup) {
     this.#setup = setup;
-    const worker = (this.#worker = start(setup.workerUrl));
+    this.#open();
+  }
+
+  #open() {
+    const worker = (this.#worker = start(this.#setup.workerUrl));
     if (worker) this.#listen(worker);
     else this.#here();
   }
@@ -33,14 +38,16 @@ export class Backstage {
     worker.onerror = (event) => {
       event.preventDefault();
       if (this.#sent) this.#here();
-      else this.#fail(event.message);
+      else this.#fail("no_worker", event.message);
     };
+    this.worker = true;
     this.#begin();
+    for (const message of this.#sent ?? []) this.#send(message, []);
   }
 
-  /** @param {string} message */
-  #fail(message) {
-    this.#setup.heard({ type: "failure", code: "no_worker", message, retryable: true });
+  /** @param {string} code @param {string} message */
+  #fail(code, message) {
+    this.#setup.heard({ type: "failure", code, message, retryable: true });
   }
 
   #begin() {
@@ -55,8 +62,12 @@ export class Backstage {
     this.#worker = this.#send = null;
     this.worker = false;
     const module = new URL("./connection.js", this.#setup.workerUrl).href;
-    const { Connection } = await import(module).catch((error) => (this.#fail(String(error)), {}));
-    if (!Connection) return;
+    const { Connection } = await import(module).catch((error) => (this.#fail("unreachable", String(error)), {}));
+    if (!Connection) {
+      this.#sent = (this.#sent ?? []).filter(({ type }) => type === "visible" || type === "rough");
+      this.#gone = true;
+      return;
+    }
     const connection = new Connection((/** @type {Message} */ message) => this.#setup.heard(message));
     this.#send = (message) => connection.receive(message);
     this.#begin();
@@ -68,6 +79,9 @@ export class Backstage {
   post(message) {
     this.#sent?.push(message);
     this.#send?.(message, []);
+    if (!this.#gone || message.type !== "begin") return;
+    this.#gone = false;
+    this.#open();
   }
 
   close() {

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import soundfile
+from playwright.async_api import expect
 
 from server.gateway.auth import add_key
 from tests.support.processes import ROOT, ServerProcess, server_process
@@ -131,7 +132,7 @@ async def test_a_change_of_mode_is_shown(open_page: OpenPage, tone_server: Serve
     number = await page.speak(LONG)
     await page.reached(number, 12_000)
     await page.page.click("#cut")
-    await page.page.locator("#mode-value").get_by_text("Block").wait_for()
+    await expect(page.page.locator("#mode-value")).to_have_text("Block")
     assert "lost" in await page.says("#mode-note")
     await page.page.click("#stop")
 
@@ -179,7 +180,7 @@ async def test_a_busy_server(open_page: OpenPage) -> None:
         page = await demo(open_page, http_of(server))
         await page.page.fill("#text", TEXT)
         await page.page.click("#speak")
-        await page.page.get_by_text("The server speaks for as many people as it can.").wait_for()
+        await page.page.get_by_text("The server is busy.").wait_for()
         assert re.search(r"\d", await page.says("#failure-wait"))
         await other.page.click("#stop")
         await other.watched.event("stopped", number)
@@ -195,7 +196,7 @@ async def test_a_server_that_goes_away_and_comes_back(open_page: OpenPage, tmp_p
         number = await page.speak(LONG)
         await page.reached(number, 12_000)
         server.process.kill()
-        await page.page.locator("#state").get_by_text("Reconnecting").wait_for()
+        await expect(page.page.locator("#state")).to_have_text("Reconnecting")
     with server_process(tmp_path / "log", *options) as server:
         await page.over(number, 40)
         await page.page.get_by_text("The server had lost the session: it goes on in a new one").wait_for()
@@ -203,14 +204,36 @@ async def test_a_server_that_goes_away_and_comes_back(open_page: OpenPage, tmp_p
 
 
 async def test_no_server_when_it_is_asked(open_page: OpenPage, tmp_path: Path) -> None:
-    with server_process(tmp_path / "log", "--engine", "tone") as server:
+    """It goes on asking, and speaks when the server is there again; nobody presses anything twice."""
+    options = ("--engine", "tone", "--port", str(free_port()))
+    with server_process(tmp_path / "log", *options) as server:
         page = await demo(open_page, server.http, expected=SOCKET_FAILED)
+        await page.page.wait_for_load_state("networkidle")
         server.process.kill()
         server.process.wait(10)
         await page.page.fill("#text", TEXT)
         await page.page.click("#speak")
-        await page.page.locator("#state").get_by_text(re.compile("Reconnecting|Connecting|Not available")).wait_for()
-        await page.page.click("#stop")
+        await expect(page.page.locator("#state")).to_have_text("Connecting")
+        await page.page.get_by_text("The server does not answer.").wait_for()
+    with server_process(tmp_path / "log", *options):
+        report = await page.over(1, 30)
+        assert report["received"] == len(await reference(server.url, TEXT)) // 2
+
+
+async def test_the_server_is_gone_before_the_player_is_loaded(open_page: OpenPage, tmp_path: Path) -> None:
+    """Neither its Worker nor what stands in for it can be loaded. It says so, and tries again when it is asked to."""
+    options = ("--engine", "tone", "--port", str(free_port()))
+    with server_process(tmp_path / "log", *options) as server:
+        page = DemoPage(await open_page(f"{server.http}/empty", expected=SOCKET_FAILED))
+        await page.page.route("**/web/connection.js", lambda route: route.abort("connectionrefused"))
+        await page.page.goto(f"{server.http}/")
+        await page.ready()
+        await page.page.fill("#text", TEXT)
+        await page.page.click("#speak")
+        await page.page.get_by_text("The server does not answer.").wait_for()
+        await page.page.unroute("**/web/connection.js")
+        await page.page.click("#again")
+        await page.watched.until("probe.events.some((each) => each.kind === 'ended')")
 
 
 async def test_without_a_secure_context_it_says_why(open_page: OpenPage, tone_server: ServerProcess) -> None:
