@@ -60,8 +60,8 @@ export class Audio {
 
   /** @param {object} message @param {Transferable[]} [transfer] to the worklet's port */
   post(message, transfer = []) {
-    if (this.#sink instanceof Scheduled) this.#sink.postMessage(/** @type {import("./playout.js").FromPlayer} */ (message));
-    else if (this.#sink) this.#sink.postMessage(message, transfer);
+    const sink = /** @type {MessagePort | null} */ (this.#sink); // as far as this goes
+    if (sink) sink.postMessage(message, transfer);
     else this.#unsent.push({ message, transfer });
   }
 
@@ -93,7 +93,8 @@ export class Audio {
       if (context.audioWorklet) {
         await context.audioWorklet.addModule(this.#worklet);
         if (context !== this.context) return;
-        const node = new AudioWorkletNode(context, "cosystream-playout", { numberOfInputs: 0, outputChannelCount: [1] });
+        const options = { numberOfInputs: 0, outputChannelCount: [1] };
+        const node = new AudioWorkletNode(context, "cosystream-playout", options);
         node.onprocessorerror = () => this.#ears.lost("the audio thread failed");
         node.connect(output);
         sink = node.port;
@@ -160,7 +161,10 @@ export class Audio {
     if (sink) {
       const left = new Promise((resolve) => {
         setTimeout(() => resolve(null), FROZEN_MS);
-        sink.onmessage = (/** @type {{data: any}} */ { data }) => (data.type === "left" ? resolve(data) : this.#ears.told(data));
+        sink.onmessage = (/** @type {{data: any}} */ { data }) => {
+          if (data.type === "left") resolve(data);
+          else this.#ears.told(data);
+        };
       });
       sink.postMessage({ type: "leave" });
       const data = await left;

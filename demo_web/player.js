@@ -1,7 +1,8 @@
 /**
  * The player: `new Player({url}).speak("...")` inside a click. See docs/embedding.md.
  *
- * Events are CustomEvents: state, event, word, segment, report, first, audible, ended, stopped, audio, warning, failure.
+ * It dispatches CustomEvents: state, event, word, segment, report, first, audible, ended, stopped, audio, warning,
+ * failure.
  */
 
 import { Audio } from "./audio.js";
@@ -13,11 +14,12 @@ const STOP_MS = 100; // an audio thread that does not answer by then is silent f
 const VERIFY_MS = 2000; // after the last sample
 
 /**
- * @typedef {"auto" | "opus" | "pcm" | "switch"} Format `auto`: Opus where this browser can decode it; `switch`: PCM that
- *   turns into Opus on a slow line
+ * @typedef {"auto" | "opus" | "pcm" | "switch"} Format `auto`: Opus where this browser can decode it; `switch`: PCM
+ *   that turns into Opus on a slow line
  * @typedef {{voice?: string, speed?: number, pitch?: number, volume?: number, format?: Format,
  *   mode?: "auto" | "stream" | "block", prerollMs?: number}} Settings
- * @typedef {{url?: string | URL, token?: string | (() => string | null | Promise<string | null>), workerUrl?: string | URL}} Place
+ * @typedef {string | null | undefined} Token
+ * @typedef {{url?: string | URL, token?: Token | (() => Token | Promise<Token>), workerUrl?: string | URL}} Place
  * @typedef {{id: number, played: number, heardTextEnd: number}} Stopped samples, and code points of the text
  * @typedef {{heardAll: boolean, samples: number, verified: boolean}} Heard
  * @typedef {{id: number, rate: number, played: number, received: number, time: number, state: string}} Report
@@ -82,7 +84,7 @@ export class Player extends EventTarget {
   #stopping = [];
   #ended = new AbortController();
 
-  /** @param {Place & Settings} [options] `url`: of the server; the one that this module came from, where it is left out */
+  /** @param {Place & Settings} [options] `url`: of the server; left out, it is the one that this module came from */
   constructor(options = {}) {
     super();
     this.#options = { format: "auto", mode: "auto", prerollMs: 120, ...options };
@@ -91,8 +93,8 @@ export class Player extends EventTarget {
       state: (/** @type {string} */ state, /** @type {boolean} */ needsTap) => this.#emit("audio", { state, needsTap }),
       lost: (/** @type {string} */ message) => this.#fail({ code: "no_audio", message, retryable: true }),
     };
-    const prerollMs = this.#options.prerollMs ?? 120;
-    this.#audio = new Audio(ears, prerollMs, new URL("./worklet.js", import.meta.url).href);
+    const worklet = new URL("./worklet.js", import.meta.url).href;
+    this.#audio = new Audio(ears, this.#options.prerollMs ?? 120, worklet);
     this.#backstage = new Backstage({
       url: streamUrl(options.url ?? new URL("../", import.meta.url)),
       workerUrl: new URL(options.workerUrl ?? "./worker.js", import.meta.url).href,
@@ -106,7 +108,7 @@ export class Player extends EventTarget {
   /** What this browser and address give. */
   get support() {
     const secure = globalThis.isSecureContext;
-    const worklet = secure && "AudioWorkletNode" in globalThis; // elsewhere the class may be there, and no `audioWorklet`
+    const worklet = secure && "AudioWorkletNode" in globalThis; // the class alone may be there elsewhere
     const opus = "AudioDecoder" in globalThis;
     const worker = this.#backstage.worker;
     const missing = { insecure_context: secure, no_worklet: worklet, no_webcodecs: opus, no_worker: worker };
@@ -180,7 +182,8 @@ export class Player extends EventTarget {
       if (spoken.ended === null) {
         this.#backstage.post({ type: "cancel", id: spoken.id, played: spoken === sounding ? played : 0 });
       }
-      this.#over(spoken, { heardAll: false, samples: spoken === sounding ? played : spoken.ended ?? 0, verified: false });
+      const samples = spoken === sounding ? played : spoken.ended ?? 0;
+      this.#over(spoken, { heardAll: false, samples, verified: false });
     }
     this.#emit("stopped", stopped);
     return stopped;
@@ -222,7 +225,8 @@ export class Player extends EventTarget {
     const now = context.currentTime - latency;
     const current = this.#report;
     const passed = (now - current.time) * current.rate;
-    const sample = Math.min(current.played + (current.state === "playing" ? passed : Math.min(0, passed)), current.received);
+    const gone = current.state === "playing" ? passed : Math.min(0, passed);
+    const sample = Math.min(current.played + gone, current.received);
     if (sample < 0 && this.#before.id) {
       const { id, rate, played, time } = this.#before;
       return { id, sample: Math.max(0, Math.floor(played + Math.min(0, now - time) * rate)), rate };
@@ -300,7 +304,8 @@ export class Player extends EventTarget {
       for (const { kind, detail } of spoken.due(heard)) this.#emit(kind, { id: spoken.id, ...detail });
     }
     const next = at && this.#spoken.get(at.id)?.next;
-    if (at && next) this.#cueTimer = setTimeout(() => this.#cues(), Math.max(4, ((next.first - at.sample) / at.rate) * 1000));
+    if (!at || !next) return;
+    this.#cueTimer = setTimeout(() => this.#cues(), Math.max(4, ((next.first - at.sample) / at.rate) * 1000));
   }
 
   /** @param {Record<string, any>} message of the worker */
@@ -332,8 +337,9 @@ export class Player extends EventTarget {
       const answer = typeof token === "function" ? await token() : token;
       this.#backstage.post({ type: "token", request, token: answer ?? null });
     } catch (error) {
-      const { code, retryable, message } = /** @type {Partial<PlayerError>} */ (error ?? {});
-      this.#backstage.post({ type: "token", request, token: null, error: { code, retryable, message: message ?? String(error) } });
+      const { code, retryable, message = String(error) } = /** @type {Partial<PlayerError>} */ (error ?? {});
+      const why = { message, ...(code && { code }), ...(retryable !== undefined && { retryable }) };
+      this.#backstage.post({ type: "token", request, token: null, error: why });
     }
   }
 

@@ -143,7 +143,10 @@ export class Queue {
     this.tell("ended", head);
   }
 
-  /** All up to this id are over, and nothing of them is taken any more. @param {number} id @param {boolean} [_atOnce] */
+  /**
+   * All up to this id are over, and nothing of them is taken any more.
+   * @param {number} id @param {boolean} [_atOnce] no sample is wanted any more, not even for a fade
+   */
   stop(id, _atOnce) {
     this.#over = Math.max(this.#over, id);
     const head = this.waiting[0];
@@ -166,15 +169,16 @@ export class Queue {
   tick() {
     const head = this.waiting[0];
     const state = this.state;
-    if (state !== this.#said || (head && this.now >= this.#reportAt)) this.say();
+    if (state !== this.#said || (head && (head.id !== this.#report.id || this.now >= this.#reportAt))) this.say();
     if (head && this.now >= this.#playedAt) this.#acknowledge(head);
   }
 
   /** @param {Waiting} one */
   #acknowledge(one) {
     this.#playedAt = this.now + PLAYED_S;
-    const sample = Math.floor(this.played(one));
-    this.#port?.postMessage({ type: "played", id: one.id, sample, bufferedMs: this.#bufferedMs(one), stalls: one.stalls });
+    const { id, stalls } = one;
+    const bufferedMs = this.#bufferedMs(one);
+    this.#port?.postMessage({ type: "played", id, sample: this.played(one), bufferedMs, stalls });
   }
 
   /** @param {Waiting} one */
@@ -217,8 +221,8 @@ export class Playout extends Queue {
   }
 
   /**
-   * Stops all utterances up to this id once they are faded out. @param {number} id
-   * @param {boolean} [atOnce] nothing is pulled now
+   * As above, once they are faded out.
+   * @param {number} id @param {boolean} [atOnce]
    */
   stop(id, atOnce = false) {
     const head = this.waiting[0];
@@ -235,7 +239,10 @@ export class Playout extends Queue {
     return this.rate;
   }
 
-  /** @param {Float32Array} out @param {number} count samples at `rate` to play now: silence where there is no audio */
+  /**
+   * What to play now: silence where there is no audio.
+   * @param {Float32Array} out @param {number} count samples at `rate`
+   */
   pull(out, count) {
     let done = 0;
     for (let head = this.waiting[0]; head; head = this.waiting[0]) {
@@ -268,7 +275,10 @@ export class Playout extends Queue {
     return true;
   }
 
-  /** @param {Waiting} head @param {Float32Array} out @param {number} at @param {number} count @param {boolean} stopping */
+  /**
+   * @param {Waiting} head @param {Float32Array} out @param {number} at @param {number} count
+   * @param {boolean} stopping
+   */
   #take(head, out, at, count, stopping) {
     const fade = Math.ceil(FADE_S * this.rate);
     const length = stopping ? this.#stopFade : fade;

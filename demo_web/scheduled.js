@@ -11,7 +11,11 @@ const LEAD_S = 0.03; // from now to the first buffer: the main thread may be lat
 const LEAST_S = 0.005; // a ramp is heard whole if it begins a little later than now
 const TICK_MS = 50;
 
-/** @typedef {{id: number, node: AudioBufferSourceNode, start: number, end: number, first: number, rate: number}} Piece */
+/**
+ * @typedef {import("./waiting.js").Waiting} Waiting
+ * @typedef {{id: number, node: AudioBufferSourceNode, start: number, end: number, first: number, rate: number}} Piece
+ *   seconds of the context; `first`: the utterance's sample that sounds at `start`
+ */
 
 /** Speaks the messages of the worklet's port: `postMessage`, `onmessage`. */
 export class Scheduled extends Queue {
@@ -22,7 +26,7 @@ export class Scheduled extends Queue {
   /** @type {Piece[]} that sound or will, in order */
   #pieces = [];
   #resampler = new Resampler(24000, 24000);
-  #open = false; // the resampler keeps the last samples for what follows them
+  #open = 0; // the resampler keeps the last samples of this utterance for what follows them
   #floats = new Float32Array(24000);
   #frame = 0; // of the context, where the next buffer goes
   #fadeAt = 0; // when what is here fades out, if nothing more comes
@@ -60,7 +64,7 @@ export class Scheduled extends Queue {
     this.#go();
   }
 
-  /** @param {import("./waiting.js").Waiting} one */
+  /** @param {Waiting} one */
   played(one) {
     const piece = this.#pieces.find(({ id, end }) => id === one.id && end > this.now);
     if (!piece) return one.taken;
@@ -121,7 +125,7 @@ export class Scheduled extends Queue {
     this.#go();
   }
 
-  /** @param {import("./waiting.js").Waiting} one @param {import("./waiting.js").Waiting} [next] @param {boolean} [again] */
+  /** @param {Waiting} one @param {Waiting} [next] @param {boolean} [again] */
   #place(one, next, again) {
     const { id, rate, buffered } = one;
     const { sampleRate } = this.#context;
@@ -133,11 +137,11 @@ export class Scheduled extends Queue {
       if (buffered > this.#floats.length) this.#floats = new Float32Array(buffered);
       one.take(this.#floats, 0, buffered);
       resampler.push(this.#floats, buffered);
-      this.#open = true;
+      this.#open = id;
     }
-    if (this.#open && one.complete && !(next?.buffered && next.rate === rate)) {
+    if (this.#open === id && one.complete && !(next?.buffered && next.rate === rate)) {
       resampler.push(new Float32Array(resampler.tail), resampler.tail);
-      this.#open = false;
+      this.#open = 0;
     }
     const frames = resampler.available;
     if (!frames) return;
@@ -160,7 +164,7 @@ export class Scheduled extends Queue {
   /** @param {number} rate */
   #renew(rate) {
     this.#resampler = new Resampler(rate, this.#context.sampleRate);
-    this.#open = false;
+    this.#open = 0;
   }
 
   /** The next buffer sounds in full, at once or faded in. @param {number} from the gain that it begins with */
@@ -185,9 +189,13 @@ export class Scheduled extends Queue {
     gain.linearRampToValueAtTime(0, last.end);
   }
 
-  /** Nothing of this utterance from `first` on, and of those after it, sounds. @param {number} id @param {number} first */
+  /**
+   * Nothing of this utterance from `first` on, and of those after it, sounds.
+   * @param {number} id @param {number} first
+   */
   #cut(id, first) {
-    const at = this.#pieces.findIndex((p) => p.id > id || (p.id === id && p.first + (p.end - p.start) * p.rate > first));
+    const beyond = (/** @type {Piece} */ each) => each.first + (each.end - each.start) * each.rate > first;
+    const at = this.#pieces.findIndex((each) => each.id > id || (each.id === id && beyond(each)));
     if (at < 0) return;
     const piece = this.#pieces[at];
     const until = piece.id === id ? (first - piece.first) / piece.rate : 0;

@@ -80,7 +80,10 @@ export class Spoken {
     return this.#cues[0];
   }
 
-  /** The text that was heard, in code points: to the end of the last word that sounded to its end. @param {number} played */
+  /**
+   * The text that was heard, in code points: to the end of the last word that sounded to its end.
+   * @param {number} played
+   */
   heardTextEnd(played) {
     return this.#ends.reduce((most, { sample, end }) => (sample <= played ? Math.max(most, end) : most), 0);
   }

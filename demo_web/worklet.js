@@ -1,4 +1,4 @@
-/** Plays what the worker sends, on the audio thread, without allocating anything there but for reports: `playout.js`. */
+/** Plays what the worker sends, on the audio thread (see `playout.js`). Only reports allocate anything there. */
 
 import "./digest.js"; // named here, all are asked for at once
 import { Playout } from "./playout.js";
