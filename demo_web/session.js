@@ -569,18 +569,20 @@ export class Session {
    * @param {boolean} [retryable]
    * @param {string | null} [field]
    * @param {number | null} [retryAfterMs]
+   * @param {{reason?: string}} [why] of `busy`
    * @returns {Effect[]}
    */
-  #fail(code, message, retryable = false, field = null, retryAfterMs = null) {
+  #fail(code, message, retryable = false, field = null, retryAfterMs = null, why = {}) {
     if (this.#over) return [];
     this.#over = true;
-    const detail = { code, message, field, retryable, retryAfterMs };
+    const detail = { code, message, field, retryable, retryAfterMs, ...why };
     return [...this.#reconnecting.end(), ...this.#become("failed", code, detail)];
   }
 
   /** @param {import("./wire.js").Busy} message */
   #busy({ retry_after_ms, reason, message }) {
-    return this.#fail("busy", message || `the server takes nothing more now (${reason})`, true, null, retry_after_ms);
+    const told = message || `the server takes nothing more now (${reason})`;
+    return this.#fail("busy", told, true, null, retry_after_ms, { reason });
   }
 
   /** @param {unknown} error @param {number} [now] @returns {Effect[]} */

@@ -113,9 +113,11 @@ export class Reconnecting {
     const effects = this.dropAll();
     this.carrier = connection;
     this.lostAt = null;
+    if (!this.first) {
+      this.#adoptedAt = now;
+      this.#inVain++;
+    }
     this.first = false;
-    this.#adoptedAt = now;
-    this.#inVain++;
     return effects;
   }
 

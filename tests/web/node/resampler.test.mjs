@@ -23,10 +23,11 @@ function inBlocks(input, from, to, frames, block = 128) {
 }
 
 function tone(frequency, rate, seconds, amplitude = 0.5) {
-  return Float32Array.from({ length: rate * seconds }, (_, i) => amplitude * Math.sin((2 * Math.PI * frequency * i) / rate));
+  const step = (2 * Math.PI * frequency) / rate;
+  return Float32Array.from({ length: rate * seconds }, (_, i) => amplitude * Math.sin(step * i));
 }
 
-/** Level in dB of what is left of `out` beside the best sine of this frequency, and of that sine, both against `amplitude`. */
+/** Level in dB of the best sine of this frequency, and of what is left beside it, both against `amplitude`. */
 function fit(out, frequency, rate, amplitude = 0.5) {
   const part = out.subarray(Math.floor(out.length / 4), Math.floor((3 * out.length) / 4));
   let [ss, cc, sc, ys, yc] = [0, 0, 0, 0, 0];

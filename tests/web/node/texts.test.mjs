@@ -2,7 +2,8 @@ import assert from "node:assert/strict";
 import { readFileSync, readdirSync } from "node:fs";
 import { test } from "node:test";
 
-import { SAMPLES, TEXTS, failureKey, languageOf, modeReason, phrase } from "../../../demo_web/texts.js";
+import { SAMPLES } from "../../../demo_web/samples.js";
+import { TEXTS, failureKey, languageOf, modeReason, phrase } from "../../../demo_web/texts.js";
 
 const page = new URL("../../../demo_web/", import.meta.url);
 const read = (name) => readFileSync(new URL(name, page), "utf8");
