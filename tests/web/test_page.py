@@ -180,7 +180,7 @@ async def test_a_busy_server(open_page: OpenPage) -> None:
         page = await demo(open_page, http_of(server))
         await page.page.fill("#text", TEXT)
         await page.page.click("#speak")
-        await page.page.get_by_text("The server is busy.").wait_for()
+        await page.page.get_by_text("The server speaks for as many people as it can.").wait_for()
         assert re.search(r"\d", await page.says("#failure-wait"))
         await other.page.click("#stop")
         await other.watched.event("stopped", number)
