@@ -1,23 +1,27 @@
 /** The page: what a person does goes to the player, what the player tells goes to the page. */
 
 import { Access } from "./access.js";
+import { Door } from "./door.js";
 import { Downloads } from "./downloads.js";
+import { delivery, field, manner, needLanguage, offerVoices, preroll, rate, showFields, way, written } from "./fields.js";
 import { Figures } from "./figures.js";
 import { Notice } from "./notice.js";
 import { byId, number, say, setText, switchLanguage, translate } from "./page.js";
 import { Picture } from "./picture.js";
 import { Player } from "./player.js";
 import { Reading } from "./reading.js";
-import { SAMPLES, TEXTS, languageOf } from "./texts.js";
-import { chars, wellFormed } from "./wire.js";
+import { SAMPLES, langOf, offer } from "./samples.js";
+import { TEXTS, languageOf } from "./texts.js";
+import { wellFormed } from "./wire.js";
 import { Typing, asModel } from "./writing.js";
 
-/** @typedef {import("./access.js").Voice} Voice */
-const OPEN_AGAIN_MS = 3000;
-const field = byId("text", HTMLTextAreaElement), speakButton = byId("speak", HTMLButtonElement), stopButton = byId("stop", HTMLButtonElement);
-const voiceField = byId("voice", HTMLSelectElement), formatField = byId("format", HTMLSelectElement), modeField = byId("mode", HTMLSelectElement);
-const speed = byId("speed", HTMLInputElement), preroll = byId("preroll", HTMLInputElement), rate = byId("rate", HTMLInputElement);
+/** @typedef {import("./player.js").Utterance} Utterance */
 
+/** For so long a connection may be away without a word about it. */
+const PATIENCE_MS = 3000;
+/** @type {Record<string, string>} */
+const TONES = { idle: "good", speaking: "good", away: "bad", silent: "bad", locked: "warn", reconnecting: "warn", stalled: "warn" };
+const speakButton = byId("speak", HTMLButtonElement), stopButton = byId("stop", HTMLButtonElement), samples = byId("sample", HTMLSelectElement);
 /** Where the controls and what is heard stand below each other. */
 const phone = matchMedia("(max-width: 860px)"), calm = matchMedia("(prefers-reduced-motion: reduce)");
 
@@ -25,92 +29,58 @@ const access = new Access(document.baseURI);
 const player = new Player({ token: () => access.token() });
 const figures = new Figures(), notice = new Notice(), reading = new Reading(byId("reading", HTMLElement));
 const picture = new Picture(byId("picture", HTMLCanvasElement));
-const downloads = new Downloads(access, notice);
+const downloads = new Downloads(access, notice), door = new Door(access, notice, entered);
 const typing = new Typing(field, typed);
 
-/** @type {Voice[]} */
-let voices = [];
-let engine = "";
-/** `starting`, `locked`, `away` or `open`: whether the server lets us in */
-let door = "starting";
-/** @type {import("./player.js").Utterance | null} what is spoken now */
+/** @type {Utterance | null} what is spoken now */
 let current = null;
-/** @type {import("./player.js").Utterance | null} what was spoken last, too */
+/** @type {Utterance | null} what was spoken last, too */
 let latest = null;
+/** Whether its text is not at its end. */
 let writing = false;
 /** What was typed after Finish, until there is silence. */
 let held = "";
-let connection = "ready", playing = "idle", silent = false;
-/** Stops the writing of a text that comes like a model's. @type {() => void} */
-let quiet = () => {};
+let connection = "ready", playing = "idle", silent = false, patience = 0;
 /** The text before this code point was heard. */
 let position = 0;
-/** What the line below the text says. @type {() => string} */
+/** Stops the writing of a text that comes like a model's. */
+let quiet = () => {};
+/** What the line below the text says. */
 let heard = () => "";
-
-const way = () => /** @type {HTMLInputElement} */ (document.querySelector("[name=way]:checked")).value;
 
 /** Everything that depends on what goes on. */
 function show() {
-  const active = current !== null, open = door === "open";
-  const state = silent && active ? "silent" : !open ? door : connection === "reconnecting" ? "reconnecting"
-    : !active ? "idle" : playing === "playing" ? "speaking" : playing === "stalled" ? "stalled" : connection === "connecting" ? "connecting" : "waiting";
+  const active = current !== null, open = door.state === "open";
+  const state = silent && active ? "silent" : !open ? door.state : connection === "reconnecting" ? "reconnecting" : !active ? "idle"
+    : playing === "playing" ? "speaking" : playing === "stalled" ? "stalled" : connection === "connecting" ? "connecting" : "waiting";
   setText("state", say(`state.${state}`));
-  byId("state", HTMLElement).className = `pill ${({ idle: "good", speaking: "good", away: "bad", silent: "bad", locked: "warn", reconnecting: "warn",
-    stalled: "warn" })[state] ?? "soft"}`;
+  byId("state", HTMLElement).className = `pill ${TONES[state] ?? "soft"}`;
   setText("speak", say(way() === "typing" && writing ? "finish" : "speak"));
   speakButton.disabled = !open;
   stopButton.disabled = !active;
   byId("cut", HTMLButtonElement).disabled = !active;
   byId("rough", HTMLButtonElement).disabled = !open;
+  setText("heard", heard());
+  setText("engine", door.engine && say("engine", { name: door.engine }));
   downloads.enable(open);
   picture.play(active && playing === "playing");
 }
 
-function showFields() {
-  byId("rate-field", HTMLElement).hidden = way() !== "model";
-  byId("way-hint", HTMLElement).hidden = way() === "model";
-  setText("way-hint", way() === "model" ? "" : say(`hint.${way()}`));
-  setText("rate-value", say("rate.value", { n: rate.value }));
-  rate.setAttribute("aria-valuetext", say("rate.value", { n: rate.value }));
-  setText("count", say("count", { n: number(chars(field.value)) }));
-  setText("preroll-value", say("ms", { n: number(Number(preroll.value)) }));
-  const chosen = voices.find(each => each.id === voiceField.value);
-  speed.disabled = chosen !== undefined && !chosen.parameters.includes("speed");
-  setText("speed-value", speed.disabled ? say("speed.fixed") : `${number(Number(speed.value), 2)}×`);
-  setText("voice-note", chosen?.notice || chosen?.description || "");
-  setText("heard", heard());
-  setText("engine", engine && say("engine", { name: engine }));
-  const reasons = player.support.reasons.filter(each => `support.${each}` in TEXTS);
-  const shown = reasons.includes("insecure_context") ? ["insecure_context"] : reasons;
-  byId("support", HTMLElement).hidden = !shown.length;
-  setText("support", shown.map(each => say(`support.${each}`)).join(" "));
-}
-
-function settings() {
-  return { voice: voiceField.value || undefined, speed: speed.disabled ? 1 : Number(speed.value) };
-}
-
-/** Tells the player what is chosen. */
-function choose() {
-  const chosen = { format: /** @type {import("./player.js").Format} */ (formatField.value), mode: /** @type {"auto"|"stream"|"block"} */ (modeField.value) };
-  player.set({ ...settings(), ...chosen });
-  return chosen;
-}
-
 /** Has a connection ready for what is chosen. */
 function warm() {
-  if (door !== "open" || current) return;
-  choose();
+  if (door.state !== "open" || current) return;
+  player.set(delivery());
   player.warm();
 }
 
-/** @param {string | undefined} text  all of it, or none: it is written to then */
+/** @param {string} [text]  all of it; without one it is written to */
 function begin(text) {
   notice.clear();
   quiet();
+  held = "";
   if (current) player.stop();
-  const chosen = choose(), utterance = player.speak(text);
+  player.set({ ...manner(), ...delivery() });
+  const utterance = player.speak(text);
   current = latest = utterance;
   writing = text === undefined;
   playing = "waiting";
@@ -118,50 +88,48 @@ function begin(text) {
   heard = () => "";
   reading.begin("");
   if (text !== undefined) said(text);
-  figures.begin({ ...chosen, live: writing }, player.support);
+  figures.begin({ ...delivery(), live: writing }, player.support);
   if (player.output) picture.listen(player.output);
-  utterance.finished.then(({ samples, verified }) => {
-    if (verified && utterance === latest) figures.know("verified", samples);
+  utterance.finished.then(({ samples: count, verified }) => {
+    if (verified && utterance === latest) figures.know("verified", count);
   }, problem => { if (utterance === current) failed(problem); });
   show();
-  showFields();
   return utterance;
 }
 
 /** @param {string} text  is being spoken from now on */
 function said(text) {
-  if (!reading.points) reading.panel.lang = languageOf(text) === "zh" ? "zh-CN" : "en";
+  if (!reading.points) reading.panel.lang = langOf(languageOf(text));
   reading.append(text);
 }
 
 /** @param {number | null} end  what was heard: the text before it, or all of it */
 function over(end) {
   quiet();
-  const all = reading.points;
+  const all = reading.points, next = held;
   if (end === null) reading.finish();
   else reading.stop(end);
   heard = () => end === null ? say("heard.all") : end ? say("heard.part", { n: number(end), all: number(all) }) : "";
   current = null;
   writing = false;
+  held = "";
   playing = "idle";
   if (end !== null) typing.begin(false);
   figures.end();
+  notice.clear("trying");
   show();
-  showFields();
-  const next = held;
-  held = "";
   if (next && end === null) typed(next, false);
 }
 
 function speak() {
-  if (door !== "open") return;
+  if (door.state !== "open") return;
   if (way() === "typing" && writing && current) {
     typing.rest();
     current.end();
     writing = false;
     return show();
   }
-  const text = wellFormed(field.value);
+  const text = written();
   if (!text.trim()) {
     notice.show("empty");
     return field.focus();
@@ -172,104 +140,95 @@ function speak() {
     typing.begin(true);
     return typing.rest();
   }
-  const utterance = begin(undefined);
+  const utterance = begin();
   quiet = asModel(text, () => Number(rate.value), piece => { utterance.write(piece); said(piece); }, () => { utterance.end(); writing = false; });
 }
 
 /** @param {string} text @param {boolean} flush */
 function typed(text, flush) {
-  if (door !== "open") return;
+  if (door.state !== "open") return;
   if (current && !writing) {
     held += text;
     return;
   }
-  const utterance = current ?? begin(undefined);
+  const utterance = current ?? begin();
   utterance.write(wellFormed(text));
   said(wellFormed(text));
   if (flush) utterance.flush();
 }
 
-async function stop() {
-  quiet();
-  if (current) await player.stop();
-}
-
-/** @param {{code: string, retryAfterMs?: number | null, message?: string, reason?: string}} problem */
-function failed(problem) {
-  const code = problem.code ?? "internal", reason = `error.${problem.reason}` in TEXTS ? String(problem.reason) : code;
+/** @param {{code: string, retryAfterMs?: number | null, reason?: string}} problem  `reason`: of a busy server */
+function failed({ code, retryAfterMs, reason }) {
   if (current) {
     figures.note("log.failed");
     over(position);
   }
-  if (code === "unauthorized") return locked("key.expired");
-  notice.show(reason, { retryAfterMs: problem.retryAfterMs, act: speak });
+  if (code === "unauthorized") door.refused();
+  else notice.show(`error.${reason}` in TEXTS ? String(reason) : code, { retryAfterMs, act: speak });
 }
 
-/** @param {string} why  a key of the texts, or nothing */
-function locked(why) {
-  door = "locked";
-  byId("key-form", HTMLElement).hidden = false;
-  setText("key-problem", why && say(why));
-  byId("key", HTMLInputElement).focus();
+/** The door is open now, or not any more. */
+function entered() {
+  if (door.state === "open") offerVoices(door.voices);
   show();
+  showFields();
 }
 
-/** Asks for the voices, which tells whether the server lets us in. */
-async function enter() {
-  try {
-    const answer = await access.voices();
-    ({ engine, voices } = answer);
-  } catch (problem) {
-    const { code = "internal", retryAfterMs } = /** @type {import("./access.js").AccessError} */ (problem);
-    if (code === "unauthorized") return locked(door === "starting" ? "" : "key.expired");
-    door = "away";
-    notice.show(code, { retryAfterMs: retryAfterMs ?? OPEN_AGAIN_MS, act: enter, alone: true });
-    return show();
-  }
-  door = "open";
-  notice.clear();
-  byId("key-form", HTMLElement).hidden = true;
-  const before = voiceField.value;
-  voiceField.replaceChildren(...voices.map(each => new Option(`${each.name} (${each.languages.join(", ")})`, each.id, each.default)));
-  if (!voices.some(each => each.default)) voiceField.prepend(new Option(say("voice.default"), "", true, true));
-  if (voices.some(each => each.id === before)) voiceField.value = before;
-  show();
+/** Says what this browser or this address lacks. */
+function showSupport() {
+  const missing = player.support.reasons.filter(each => `support.${each}` in TEXTS);
+  const told = missing.includes("insecure_context") ? ["insecure_context"] : missing;
+  byId("support", HTMLElement).hidden = !told.length;
+  setText("support", told.map(each => say(`support.${each}`)).join(" "));
+}
+
+/** The text was changed. */
+function changed() {
+  notice.clear("empty");
+  showFields();
+  if (way() === "typing") typing.changed();
+}
+
+/** @param {typeof SAMPLES[number]} sample */
+function useSample({ lang, name, text }) {
+  field.value = text;
+  field.lang = langOf(languageOf(text));
+  samples.value = name;
+  needLanguage(lang);
+  typing.begin(false);
   showFields();
 }
 
 /** @param {string} kind @param {(detail: any) => void} act  details are the player's, see there */
 const on = (kind, act) => player.addEventListener(kind, event => act(/** @type {CustomEvent} */ (event).detail));
-on("word", ({ id, start, end }) => {
-  if (id !== current?.id) return;
-  position = start;
-  reading.word(start, end);
-});
-on("event", ({ id, message }) => {
-  if (id !== current?.id) return;
-  if (message.type === "segment_begin") reading.segment(message.start, message.end);
-});
-on("report", report => {
-  if (report.id !== undefined && report.id !== current?.id) return;
+/** @param {string} kind @param {(detail: any) => void} act  of what is spoken now */
+const onCurrent = (kind, act) => on(kind, detail => { if (current && detail.id === current.id) act(detail); });
+onCurrent("word", ({ start, end }) => reading.word(position = start, end));
+onCurrent("event", ({ message }) => { if (message.type === "segment_begin") reading.segment(message.start, message.end); });
+onCurrent("report", report => {
   figures.report(report);
-  if (!report.state || report.state === playing || !current) return;
+  if (report.state === playing) return;
   playing = report.state;
   show();
 });
-on("first", ({ id, ms }) => { if (id === current?.id) figures.know("first", ms); });
-on("audible", ({ id, ms }) => {
-  if (id !== current?.id) return;
+onCurrent("first", ({ ms }) => figures.know("first", ms));
+onCurrent("audible", ({ ms }) => {
   if (player.output) picture.listen(player.output);
   figures.know("audible", ms);
 });
-on("ended", ({ id }) => { if (id === current?.id) over(null); });
-on("stopped", ({ id, heardTextEnd }) => {
-  if (id !== current?.id) return;
+onCurrent("ended", () => over(null));
+onCurrent("stopped", ({ heardTextEnd }) => {
   figures.note("log.stopped");
   over(heardTextEnd);
 });
 on("state", ({ state }) => {
   if (state === "reconnecting" && connection !== state) figures.note("log.lost", "reconnect");
   if (state === "ready" && connection === "reconnecting") figures.note("log.back");
+  if (state !== connection) {
+    clearTimeout(patience);
+    notice.clear("trying");
+    if (/connecting/.test(state)) patience = setTimeout(() => { if (current) notice.show("trying"); }, PATIENCE_MS);
+  }
   connection = state;
   show();
 });
@@ -281,27 +240,7 @@ on("audio", ({ needsTap }) => {
   show();
 });
 
-for (const { lang, name } of SAMPLES) {
-  const option = new Option(name, name);
-  option.lang = lang === "zh" ? "zh-CN" : "en";
-  byId("sample", HTMLSelectElement).append(option);
-}
-byId("sample", HTMLSelectElement).addEventListener("change", event => {
-  const sample = SAMPLES.find(each => each.name === /** @type {HTMLSelectElement} */ (event.target).value);
-  if (sample) useSample(sample);
-});
-
-/** @param {typeof SAMPLES[number]} sample */
-function useSample({ lang, name, text }) {
-  field.value = text;
-  field.lang = lang === "zh" ? "zh-CN" : "en";
-  byId("sample", HTMLSelectElement).value = name;
-  if (!voices.find(each => each.id === voiceField.value)?.languages.includes(lang))
-    voiceField.value = voices.find(each => each.languages.includes(lang))?.id ?? voiceField.value;
-  typing.begin(false);
-  showFields();
-}
-
+offer(samples, useSample);
 byId("ways", HTMLElement).addEventListener("change", () => {
   quiet();
   if (writing && current) current.end();
@@ -310,55 +249,35 @@ byId("ways", HTMLElement).addEventListener("change", () => {
   show();
   showFields();
 });
-let composing = false;
-field.addEventListener("compositionstart", () => { composing = true; });
-field.addEventListener("compositionend", () => { composing = false; changed(); });
-field.addEventListener("input", () => { if (!composing) changed(); });
-function changed() {
-  notice.clear("empty");
-  showFields();
-  if (way() === "typing") typing.changed();
-}
+field.addEventListener("compositionend", changed);
+field.addEventListener("input", event => { if (!/** @type {InputEvent} */ (event).isComposing) changed(); });
+preroll.addEventListener("change", () => player.set({ prerollMs: Number(preroll.value) }));
 for (const kind of ["focus", "pointerenter"]) speakButton.addEventListener(kind, warm);
 field.addEventListener("focus", warm);
-for (const each of [voiceField, speed, preroll, rate]) each.addEventListener("input", showFields);
-preroll.addEventListener("change", () => player.set({ prerollMs: Number(preroll.value) }));
 speakButton.addEventListener("click", speak);
-stopButton.addEventListener("click", stop);
+stopButton.addEventListener("click", () => player.stop());
 document.addEventListener("keydown", event => {
   if (event.isComposing) return;
-  if (event.key === "Escape" && current) stop();
+  if (event.key === "Escape" && current) player.stop();
   if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey)) return;
   event.preventDefault();
   speak();
 });
-downloads.bind(() => ({ text: wellFormed(field.value), ...settings() }), locked);
-byId("cut", HTMLElement).addEventListener("click", () => { figures.note("log.cut"); player.cut(); });
-byId("rough", HTMLElement).addEventListener("click", event => {
-  const button = /** @type {HTMLElement} */ (event.currentTarget), rough = button.getAttribute("aria-pressed") !== "true";
-  button.setAttribute("aria-pressed", String(rough));
-  figures.note(rough ? "log.rough" : "log.calm");
-  player.rough(rough);
+downloads.bind(() => ({ text: written(), ...manner() }), () => door.refused());
+byId("cut", HTMLElement).addEventListener("click", () => {
+  figures.note("log.cut");
+  player.cut();
 });
-byId("key-form", HTMLFormElement).addEventListener("submit", async event => {
-  event.preventDefault();
-  const key = byId("key", HTMLInputElement);
-  setText("key-problem", "");
-  try {
-    await access.use(key.value.trim());
-  } catch (problem) {
-    const { code } = /** @type {import("./access.js").AccessError} */ (problem);
-    setText("key-problem", say(code === "unauthorized" ? "key.wrong" : `error.${code}` in TEXTS ? `error.${code}` : "error.internal"));
-    return key.select();
-  }
-  key.value = "";
-  await enter();
+byId("rough", HTMLElement).addEventListener("click", () => {
+  const rough = byId("rough", HTMLElement), bad = rough.getAttribute("aria-pressed") !== "true";
+  rough.setAttribute("aria-pressed", String(bad));
+  figures.note(bad ? "log.rough" : "log.calm");
+  player.rough(bad);
 });
 byId("language", HTMLElement).addEventListener("click", () => {
   switchLanguage();
-  notice.translate();
-  figures.translate();
-  downloads.translate();
+  for (const each of [door, notice, figures, downloads]) each.translate();
+  showSupport();
   show();
   showFields();
 });
@@ -366,7 +285,7 @@ byId("language", HTMLElement).addEventListener("click", () => {
 translate();
 useSample(SAMPLES[document.documentElement.lang === "en" ? 0 : 1]);
 figures.translate();
+showSupport();
+player.set({ prerollMs: Number(preroll.value) });
 show();
-showFields();
-enter();
-addEventListener("online", () => { if (door === "away") enter(); });
+door.enter();

@@ -2,7 +2,7 @@
 
 const SVG = "http://www.w3.org/2000/svg";
 export const SPAN_MS = 60_000;
-const LEFT = 10, RIGHT = 46, TOP = 24, HIGH = 62, SECOND = 120, HEIGHT = 210;
+const LEFT = 10, RIGHT = 46, TOP = 24, HIGH = 62, SECOND = 124, HEIGHT = 214;
 
 /** @typedef {{time: number, buffer: number, rate: number}} Point  time: ms; buffer: s; rate: kbit/s */
 
@@ -69,7 +69,7 @@ export class Chart {
       parts.push(shape("text", { x: x(now - seconds * 1000), y: HEIGHT - 6, "text-anchor": seconds === 60 ? "start" : seconds ? "middle" : "end" },
         seconds ? this.say("chart.ago", { n: seconds }) : this.say("chart.now")));
     for (const { time, kind } of this.marks) {
-      const at = x(time), y = SECOND - 22;
+      const at = x(time), y = SECOND - (kind === "reconnect" ? 31 : 24);
       if (kind === "reconnect") parts.push(shape("circle", { class: "mark reconnect", cx: at, cy: y, r: 5 }));
       else parts.push(shape("path", { class: `mark ${kind}`, d: kind === "mode" ? `M${at} ${y - 6}l6 6-6 6-6-6z` : `M${at - 6} ${y - 5}h12l-6 11z` }));
     }

@@ -19,10 +19,10 @@ export class Downloads {
   }
 
   /** @param {() => {text: string, voice?: string, speed?: number}} asked  what is to be said
-   * @param {(why: string) => void} locked  a key is needed */
-  bind(asked, locked) {
+   * @param {() => void} refused  called where the server does not let us in */
+  bind(asked, refused) {
     for (const format of /** @type {("wav"|"opus")[]} */ (["wav", "opus"]))
-      byId(`download-${format}`, HTMLElement).addEventListener("click", () => this.#start({ ...asked(), format }, locked));
+      byId(`download-${format}`, HTMLElement).addEventListener("click", () => this.#start({ ...asked(), format }, refused));
     byId("download-cancel", HTMLElement).addEventListener("click", () => this.#running?.abort());
   }
 
@@ -43,8 +43,8 @@ export class Downloads {
     setText("download-state", this.#said());
   }
 
-  /** @param {{text: string, format: "wav"|"opus", voice?: string, speed?: number}} asked @param {(why: string) => void} locked */
-  async #start(asked, locked) {
+  /** @param {{text: string, format: "wav"|"opus", voice?: string, speed?: number}} asked @param {() => void} refused */
+  async #start(asked, refused) {
     const characters = chars(asked.text), tell = /** @param {() => string} words */ words => { this.#said = words; this.translate(); };
     if (!asked.text.trim()) return this.notice.show("empty");
     if (characters > MAX_CHARACTERS) return this.notice.show("download_limit", { values: { n: number(characters) } });
@@ -64,11 +64,10 @@ export class Downloads {
       this.#said = () => say("download.done", { mb: mb(file.size) });
     } catch (problem) {
       const { code, retryAfterMs } = /** @type {import("./download.js").DownloadError} */ (problem);
-      this.#said = () => this.#running?.signal.aborted ? say("download.cancelled") : "";
       if (this.#running.signal.aborted) this.#said = () => say("download.cancelled");
       else {
         this.#said = () => "";
-        if (code === "unauthorized") locked("key.expired");
+        if (code === "unauthorized") refused();
         else this.notice.show(typeof code === "string" ? code : "download", { retryAfterMs });
       }
     } finally {

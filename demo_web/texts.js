@@ -71,7 +71,7 @@ export const TEXTS = {
   "figure.underruns": ["Underruns", "断音"],
   "figure.underruns.note": ["times it ran dry", "播放中断次数"],
   "figure.reconnects": ["Reconnects", "重连"],
-  "figure.reconnects.note": ["of these, started anew: {n}", "其中重新开始：{n}"],
+  "figure.reconnects.note": ["and started anew: {n}", "另重新开始：{n}"],
   "figure.verified": ["Verified samples", "已校验采样"],
   "figure.verified.note": ["as the server made them", "与服务器一致"],
   "figure.verified.opus": ["every packet as it was sent", "每个数据包均一致"],
@@ -151,7 +151,8 @@ export const TEXTS = {
   "error.quota": ["You have used up what you may for now.", "当前配额已用完。"],
   "error.stopping": ["The server is about to stop.", "服务器即将停止。"],
   "error.unauthorized": ["Not allowed: the key is missing, wrong, or no longer valid.", "无权访问：密钥缺失、错误或已失效。"],
-  "error.forbidden": ["This page is not allowed to use that server.", "此页面无权使用该服务器。"],
+  "error.forbidden": ["The server does not let pages from this address speak. Its option --allow-origins can.", "服务器不允许此地址的页面朗读，可用 --allow-origins 放行。"],
+  "error.trying": ["The server does not answer. Still trying; Stop gives up.", "服务器没有响应，仍在重试；按“停止”可放弃。"],
   "error.unknown_voice": ["This voice does not exist any more. Please choose another one.", "此音色已不存在，请选择其他音色。"],
   "error.unsupported": ["This voice cannot do what was asked for (speed or pitch, say).", "此音色不支持所选设置（如语速）。"],
   "error.text_limit": ["Too long for one go: two million characters at most.", "文本过长：一次最多两百万字符。"],
@@ -202,18 +203,3 @@ export function languageOf(text) {
   const start = text.slice(0, 400);
   return 4 * (start.match(/\p{Script=Han}/gu)?.length ?? 0) > (start.match(/[a-z]/gi)?.length ?? 0) ? "zh" : "en";
 }
-
-/** Texts to begin with: a name, and what is said. */
-export const SAMPLES = [
-  { lang: "en", name: "Welcome", text: "Hello, and welcome. This voice begins to speak before the text is finished, and keeps its place when the network does not. On May 3rd it cost $4.99, and took less than a tenth of a second." },
-  { lang: "zh", name: "你好", text: "你好，欢迎来听一听。今天是2026年3月15日，气温23度，一共花了128.5元。读到哪个字，哪个字就会亮起来。" },
-  { lang: "zh", name: "中英混合 / Mixed", text: "我们用 iPhone 15 测试了 streaming，效果很好。Then the line was cut three times, and not a word was lost. 一个字也没有少。" },
-  { lang: "en", name: "A story", text: `The lighthouse stood where the land gave up. Every evening old Mara climbed its 112 steps, lit the lamp, and read aloud to the sea. Nobody had asked her to, but the fishermen said that on clear nights they could hear a sentence or two, and that it helped.
-
-One winter a storm took the bridge, and for nine days no boat came. On the tenth, a boy in a yellow coat rowed out with bread, oil and a question. "What happened," he asked, "after the captain opened the door?"
-
-Mara laughed until she had to sit down. Then she found the page, turned up the lamp, and went on exactly where she had stopped.` },
-  { lang: "zh", name: "一个故事", text: `山脚下有一座小邮局，只有一位邮递员，大家都叫他老周。有一年冬天，大雪封了路，信送不出去。老周就坐在窗边，拿起电话，一封一封地念给收信的人听。念到高兴的地方，他自己先笑了；念到伤心的地方，他就停一停，等对方擦干眼泪。
-
-念到一半，电话线断了。第二天线路修好，铃声又响起来。老周没有问候，也没有重复，只是翻开信纸，从断掉的那个字，接着往下念。` },
-];

@@ -1,0 +1,57 @@
+/** What a person writes and chooses. */
+
+import { byId, number, say, setText } from "./page.js";
+import { chars, wellFormed } from "./wire.js";
+
+/** @typedef {import("./access.js").Voice} Voice */
+
+export const field = byId("text", HTMLTextAreaElement), preroll = byId("preroll", HTMLInputElement), rate = byId("rate", HTMLInputElement);
+const voiceField = byId("voice", HTMLSelectElement), speed = byId("speed", HTMLInputElement);
+/** @type {Voice[]} */
+let voices = [];
+
+/** How the text comes: text, typing or model. */
+export const way = () => /** @type {HTMLInputElement} */ (document.querySelector("[name=way]:checked")).value;
+
+/** The text, without halves of characters. */
+export const written = () => wellFormed(field.value);
+
+/** The voice and how it speaks. */
+export const manner = () => ({ voice: voiceField.value || undefined, speed: speed.disabled ? 1 : Number(speed.value) });
+
+/** What audio is asked for. */
+export const delivery = () => ({
+  format: /** @type {import("./player.js").Format} */ (byId("format", HTMLSelectElement).value),
+  mode: /** @type {"auto"|"stream"|"block"} */ (byId("mode", HTMLSelectElement).value),
+});
+
+/** @param {Voice[]} those  that there are; the one that is chosen stays it where it is among them */
+export function offerVoices(those) {
+  voices = those;
+  const before = voiceField.value;
+  voiceField.replaceChildren(...voices.map(each => new Option(`${each.name} (${each.languages.join(", ")})`, each.id, each.default, each.default)));
+  if (!voices.some(each => each.default)) voiceField.prepend(new Option(say("voice.default"), "", true, true));
+  if (voices.some(each => each.id === before)) voiceField.value = before;
+}
+
+/** @param {string} language  a voice that speaks it is chosen, where there is one */
+export function needLanguage(language) {
+  const able = voices.filter(each => each.languages.includes(language));
+  if (able.length && !able.some(each => each.id === voiceField.value)) voiceField.value = able[0].id;
+}
+
+/** Shows what depends on them. */
+export function showFields() {
+  byId("rate-field", HTMLElement).hidden = way() !== "model";
+  byId("way-hint", HTMLElement).hidden = way() === "model";
+  if (way() !== "model") setText("way-hint", say(`hint.${way()}`));
+  setText("rate-value", say("rate.value", { n: rate.value }));
+  setText("count", say("count", { n: number(chars(field.value)) }));
+  setText("preroll-value", say("ms", { n: number(Number(preroll.value)) }));
+  const voice = voices.find(each => each.id === voiceField.value);
+  speed.disabled = voice !== undefined && !voice.parameters.includes("speed");
+  setText("speed-value", speed.disabled ? say("speed.fixed") : `${number(Number(speed.value), 2)}×`);
+  setText("voice-note", voice?.notice || voice?.description || "");
+}
+
+for (const each of [voiceField, speed, preroll, rate]) each.addEventListener("input", showFields);
