@@ -10,7 +10,8 @@ import { Receiver, Tracked } from "./session_receiving.js";
 import { NO_ANSWER, Reconnecting } from "./session_reconnecting.js";
 
 /**
- * @typedef {{code: string, message: string, field: string | null, retryable: boolean, retryAfterMs: number | null}} Problem
+ * @typedef {{code: string, message: string, field: string | null, retryable: boolean, retryAfterMs: number | null,
+ *   reason?: string}} Problem `reason`: why a server is `busy`
  * @typedef {{type: "audio", utterance: number, first: number, count: number, codec: "pcm" | "opus",
  *   payload: Uint8Array | Uint8Array[] | null, silence: boolean, reset: boolean, skip: number, last: boolean}} Audio
  * @typedef {{type: "connect", connection: number} | {type: "send", connection: number, data: string}
