@@ -130,7 +130,8 @@ export class Connection {
         clearTimeout(timer);
         this.#asked.delete(request);
         const message = String(error?.message ?? error);
-        if (error) reject({ code: "unauthorized", retryable: false, ...error, message });
+        const { code = "unauthorized", retryable = code === "unreachable" } = error ?? {};
+        if (error) reject({ ...error, code, retryable, message });
         else resolve(token);
       };
       this.#asked.set(request, answer);
@@ -286,7 +287,7 @@ export class Connection {
   #count() {
     const { bytes } = this.#link?.session.statistics ?? { bytes: 0 };
     const timer = setTimeout(() => this.#report(), STATISTICS_MS);
-    this.#counted = { timer: Number(timer), at: performance.now(), bytes }; // a number, but in Node's types
+    this.#counted = { timer: Number(timer), at: performance.now(), bytes }; // an object in Node
   }
 
   #report() {

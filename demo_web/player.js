@@ -12,6 +12,7 @@ import { Spoken } from "./spoken.js";
 const REPORT_MS = 100;
 const STOP_MS = 100; // an audio thread that does not answer by then is silent for another reason
 const VERIFY_MS = 2000; // after the last sample
+const [LEAST_MS, LATEST_MS] = [4, 20]; // until it is looked for the next word
 
 /**
  * @typedef {"auto" | "opus" | "pcm" | "switch"} Format `auto`: Opus where this browser can decode it; `switch`: PCM
@@ -24,6 +25,9 @@ const VERIFY_MS = 2000; // after the last sample
  * @typedef {{heardAll: boolean, samples: number, verified: boolean}} Heard
  * @typedef {{id: number, rate: number, played: number, received: number, time: number, state: string}} Report
  */
+
+/** @type {Report} */
+const NOTHING = { id: 0, rate: 24000, played: 0, received: 0, time: 0, state: "idle" };
 
 export class PlayerError extends Error {
   /** @param {{code: string, message?: string, retryable?: boolean}} detail */
@@ -75,8 +79,7 @@ export class Player extends EventTarget {
   #writing = 0;
   /** @type {Record<string, any>} the worker's latest figures */
   #statistics = {};
-  /** @type {Report} */
-  #report = { id: 0, rate: 24000, played: 0, received: 0, time: 0, state: "idle" };
+  #report = NOTHING;
   #before = this.#report; // the last one of the utterance before
   #reported = { at: 0, state: "" };
   #cueTimer = 0;
@@ -90,7 +93,10 @@ export class Player extends EventTarget {
     this.#options = { format: "auto", mode: "auto", prerollMs: 120, ...options };
     const ears = {
       told: (/** @type {import("./audio.js").Told} */ message) => this.#told(message),
-      state: (/** @type {string} */ state, /** @type {boolean} */ needsTap) => this.#emit("audio", { state, needsTap }),
+      state: (/** @type {string} */ state, /** @type {boolean} */ needsTap) => {
+        if (state === "frozen") this.#before = NOTHING; // its times are of that context
+        this.#emit("audio", { state, needsTap });
+      },
       lost: (/** @type {string} */ message) => this.#fail({ code: "no_audio", message, retryable: true }),
     };
     const worklet = new URL("./worklet.js", import.meta.url).href;
@@ -223,16 +229,12 @@ export class Player extends EventTarget {
     const { context, latency } = this.#audio;
     if (!context) return null;
     const now = context.currentTime - latency;
-    const current = this.#report;
-    const passed = (now - current.time) * current.rate;
-    const gone = current.state === "playing" ? passed : Math.min(0, passed);
-    const sample = Math.min(current.played + gone, current.received);
-    if (sample < 0 && this.#before.id) {
-      const { id, rate, played, time } = this.#before;
-      return { id, sample: Math.max(0, Math.floor(played + Math.min(0, now - time) * rate)), rate };
+    for (const { id, rate, played, received, time, state } of [this.#report, this.#before]) {
+      const passed = (now - time) * rate;
+      const sample = Math.floor(played + (state === "playing" ? passed : Math.min(0, passed)));
+      if (id && sample >= 0) return state === "idle" && passed >= 0 ? null : { id, sample: Math.min(sample, received), rate };
     }
-    if (!current.id || (current.state === "idle" && passed >= 0)) return null;
-    return { id: current.id, sample: Math.max(0, Math.floor(sample)), rate: current.rate };
+    return null;
   }
 
   // ---- what it hears ----
@@ -279,7 +281,7 @@ export class Player extends EventTarget {
   #place(message) {
     const report = /** @type {Report} */ (/** @type {unknown} */ ({ ...message })); // the audio thread uses it again
     const current = this.#report;
-    if (report.id !== current.id) this.#before = current;
+    if (report.id !== current.id) this.#before = { ...current, state: "waiting" };
     else if (report.state !== "playing" && report.played === current.played) report.time = current.time;
     this.#report = report;
     this.#cues();
@@ -304,8 +306,8 @@ export class Player extends EventTarget {
       for (const { kind, detail } of spoken.due(heard)) this.#emit(kind, { id: spoken.id, ...detail });
     }
     const next = at && this.#spoken.get(at.id)?.next;
-    if (!at || !next) return;
-    this.#cueTimer = setTimeout(() => this.#cues(), Math.max(4, ((next.first - at.sample) / at.rate) * 1000));
+    const ms = next ? Math.max(LEAST_MS, ((next.first - at.sample) / at.rate) * 1000) : LATEST_MS;
+    if (this.#report.state === "playing") this.#cueTimer = setTimeout(() => this.#cues(), Math.min(ms, LATEST_MS));
   }
 
   /** @param {Record<string, any>} message of the worker */
@@ -337,7 +339,9 @@ export class Player extends EventTarget {
       const answer = typeof token === "function" ? await token() : token;
       this.#backstage.post({ type: "token", request, token: answer ?? null });
     } catch (error) {
-      const { code, retryable, message = String(error) } = /** @type {Partial<PlayerError>} */ (error ?? {});
+      const away = error instanceof TypeError; // as `fetch` throws where nobody answers
+      const { code = away ? "unreachable" : undefined, retryable, message = String(error) } =
+        /** @type {Partial<PlayerError>} */ (error ?? {});
       const why = { message, ...(code && { code }), ...(retryable !== undefined && { retryable }) };
       this.#backstage.post({ type: "token", request, token: null, error: why });
     }

@@ -23,6 +23,7 @@ from tests.web.conftest import OpenPage, free_port
 DOCUMENT = (ROOT / "docs" / "embedding.md").read_text(encoding="utf-8")
 SPEECH, APP = "https://speech.example", "https://app.example"
 TEXT = "One two three. 四五六。"
+LONG = TEXT * 4  # more than is sent ahead
 ICON = '<link rel="icon" href="data:,">'
 
 
@@ -137,6 +138,26 @@ async def test_it_speaks_from_another_origin(open_page: OpenPage, tmp_path: Path
             await watched.event("audible", 2)
             await watched.page.click("#stop")
             await watched.event("stopped", 2)
+            await watched.page.evaluate("() => probe.player.close()")
+
+
+async def test_a_drop_takes_the_site_away_too(open_page: OpenPage, tmp_path: Path) -> None:
+    """Who has no network gets no token either: it is asked for again, and the text goes on."""
+    port = free_port()
+    async with running(keys=keys(tmp_path), allow_origins=f"http://127.0.0.1:{port}") as server:
+        with embedded(tmp_path, server, port) as origin:
+            watched = await open_page(f"{origin}/", foreign=(http_of(server),), expected=("ERR_FAILED",))
+            await watched.page.fill("#text", LONG)
+            await watched.page.click("#speak")
+            await watched.event("audible", 1)
+            await watched.page.route("**/speech-token", lambda route: route.abort())
+            async with watched.page.expect_event("requestfailed"):
+                await watched.page.evaluate("() => probe.player.cut()")
+            await watched.page.unroute("**/speech-token")
+            await watched.event("ended", 1)
+            assert await watched.events("failure") == []
+            spoken = await reference(url_of(server), LONG, api_key=(tmp_path / "key").read_text())
+            assert (await watched.report(1))["received"] == len(spoken) // 2
             await watched.page.evaluate("() => probe.player.close()")
 
 
