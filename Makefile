@@ -39,6 +39,7 @@ lint: setup $(VENV)/.tests tests/web/node_modules ## ruff, strict mypy and stric
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/python -m tests.support.node tsc -p tests/web
+	$(BIN)/python -m tests.support.node tsc -p tests/web/tsconfig.worklet.json
 
 quality: setup $(VENV)/.tests ## let a recogniser listen to every sentence of the suite (minutes)
 	$(PYTEST) tests/quality -m "quality or not quality" $(ARGS)
