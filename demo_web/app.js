@@ -141,7 +141,7 @@ function speak() {
     return typing.rest();
   }
   const utterance = begin();
-  quiet = asModel(text, () => Number(rate.value), piece => { utterance.write(piece); said(piece); }, () => { utterance.end(); writing = false; });
+  quiet = asModel(text, () => Number(rate.value), piece => { said(piece); utterance.write(piece); }, () => { utterance.end(); writing = false; });
 }
 
 /** @param {string} text @param {boolean} flush */
@@ -152,8 +152,8 @@ function typed(text, flush) {
     return;
   }
   const utterance = current ?? begin();
-  utterance.write(wellFormed(text));
   said(wellFormed(text));
+  utterance.write(wellFormed(text));
   if (flush) utterance.flush();
 }
 

@@ -131,7 +131,7 @@ export class Figures {
     list.replaceChildren(...this.#log.map(({ at, key, values }) => {
       const item = document.createElement("li"), when = document.createElement("time");
       when.textContent = `${number(at / 1000, 1)} s`;
-      item.append(when, " ", say(key, values()));
+      item.append(when, say(key, values()));
       return item;
     }));
     list.scrollTop = list.scrollHeight;

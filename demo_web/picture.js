@@ -44,6 +44,10 @@ export class Picture {
     if (wanted === Boolean(this.#frame)) return;
     cancelAnimationFrame(this.#frame);
     this.#frame = 0;
+    if (!wanted && this.#calm.matches) {
+      this.#levels.fill(0);
+      this.#draw(0);
+    }
     if (!wanted) return;
     this.#since = performance.now();
     /** @param {number} now */

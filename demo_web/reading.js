@@ -119,7 +119,8 @@ export class Reading {
   /** Text [start, end) is one segment. Those that are told again are passed over. @param {number} start @param {number} end */
   segment(start, end) {
     start = Math.max(start, this.#segments.at(-1)?.end ?? 0);
-    if (end <= start || start >= this.points) return;
+    end = Math.min(end, this.points);
+    if (end <= start) return;
     const last = this.#map.locate(end - 1).block;
     const pieces = [];
     for (let block = this.#map.locate(start).block; block <= last; block++) {

@@ -74,7 +74,7 @@ export class Player extends EventTarget {
   }
   #play(utterance) {
     let told = false, heardTo = -1, ticks = 0;
-    const timer = setInterval(() => {
+    const timer = this.timer = setInterval(() => {
       if (utterance !== this.#utterance) return clearInterval(timer);
       const points = [...utterance.text], dry = utterance.at >= utterance.cut;
       const state = dry && !utterance.ended ? "waiting" : "playing";
