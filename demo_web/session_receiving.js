@@ -190,15 +190,19 @@ export class Receiver {
   #newest = { utterance: 0, sample: 0 };
   #eventsBefore = 0; // of sessions that are gone; listeners see one numbering
   #ackBytes = ACK_BYTES;
-  #ackedAt;
+  #ackedAt = 0;
   #arrived = 0;
   #acked = 0;
   /** What an ack confirms. */
   #position = { utterance: 0, sample: 0, event: 0 };
 
-  /** @param {number} now */
-  constructor(now) {
-    this.#ackedAt = now;
+  #clock;
+  #emit;
+
+  /** @param {import("./session.js").Clock} clock @param {(effect: Effect) => void} emit */
+  constructor(clock, emit) {
+    this.#clock = clock;
+    this.#emit = emit;
   }
 
   /**
@@ -217,6 +221,15 @@ export class Receiver {
     this.#newest = { utterance: 0, sample: 0 };
     this.#position = { utterance: 0, sample: 0, event: 0 };
     this.#acked = this.#arrived;
+  }
+
+  /** Another connection carries the session. @param {number} generation @param {boolean} replays see `Transcript` */
+  newGeneration(generation, replays) {
+    this.generation = generation;
+    for (const entry of this.live.values()) {
+      entry.newGeneration();
+      entry.transcript.replays ||= replays;
+    }
   }
 
   /** @param {number} number one that is unfinished, or finished lately */
@@ -240,57 +253,63 @@ export class Receiver {
     return this.finished.filter((each) => each.number < before && !(each.cancelled || each.heardAll || each.isPast));
   }
 
+  /** Whether the server has something to do. */
+  get isOwed() {
+    for (const entry of this.live.values()) if (entry.started) return true;
+    return false;
+  }
+
   // ---- events ----
 
   /**
-   * Takes an event; null: it came before. Throws Gap, Misbehaved.
+   * Takes an event; false: it came before. Throws Gap, Misbehaved.
    * @param {Event} event
-   * @returns {Effect[] | null}
    */
   event(event) {
-    if (event.event <= this.lastEvent) return null;
+    if (event.event <= this.lastEvent) return false;
     if (event.event !== this.lastEvent + 1) throw new Gap(`event ${event.event} came after event ${this.lastEvent}`);
     const entry = this.live.get(event.utterance);
     if (!entry && !(event.utterance >= 1 && event.utterance <= this.newest)) {
       throw new Misbehaved(`an event names utterance ${event.utterance}, which was never started`);
     }
-    if (event.type === "done" && entry && !entry.cancelled && entry.timeline.lacksAudio(event.samples)) {
-      throw new Gap("the last audio is missing");
-    }
+    const lacksAudio = event.type === "done" && entry?.timeline.lacksAudio(event.samples);
+    if (lacksAudio && !entry?.cancelled) throw new Gap("the last audio is missing");
     this.lastEvent = event.event;
     if (event.type === "mode") this.mode = { mode: event.mode, reason: event.reason };
     this.#confirm(0, 0, 1);
-    if (!entry) return [];
-    const { timeline, transcript } = entry;
+    if (entry && !lacksAudio) this.#tell(entry, event); // a cancelled one: `cancelled` follows
+    return true;
+  }
+
+  /** @param {Tracked} entry @param {Event} event */
+  #tell(entry, event) {
+    const { number, timeline, transcript } = entry;
     let whole = entry.within(event, this.#eventsBefore + event.event);
     if (event.type === "segment_begin") {
-      if (!transcript.begin(event)) return [];
+      if (!transcript.begin(event)) return;
       timeline.begin(event.segment, event.first_sample);
     } else if (event.type === "segment_end") {
-      if (!transcript.end(event)) return [];
+      if (!transcript.end(event)) return;
       timeline.end(event.segment, event.samples, event.digest);
       transcript.received(timeline.received);
     } else if (event.type === "timing") {
       const words = transcript.timing(event);
-      if (!words) return [];
+      if (!words) return;
       whole = entry.within({ ...event, words }, whole.event);
+    } else if (event.type === "cancelled") {
+      this.#finish(entry, entry.baseSamples + event.sample);
     } else if (event.type === "done") {
-      if (entry.cancelled && timeline.lacksAudio(event.samples)) return []; // `cancelled` follows
       timeline.done(event);
       const samples = entry.baseSamples + event.samples;
-      if (entry.cancelled && this.maxLead !== null && entry.heard < samples) return []; // likewise: it crossed the cancel
-      /** @type {Effect[]} */
-      const effects = [{ type: "event", message: whole }];
-      const { number, baseSamples } = entry;
-      if (!baseSamples) effects.push({ type: "verified", utterance: number, samples, digest: event.digest });
+      if (entry.cancelled && this.maxLead !== null && entry.heard < samples) return; // it crossed the cancel
       this.#finish(entry, samples);
       this.#confirm(number, timeline.next, 1);
-      return effects;
-    } else if (event.type === "cancelled") {
-      entry.cancelled = true;
-      this.#finish(entry, entry.baseSamples + event.sample);
+      this.#emit({ type: "event", message: whole });
+      if (!entry.baseSamples) this.#emit({ type: "verified", utterance: number, samples, digest: event.digest });
+      return;
     }
-    return entry.cancelled && event.type !== "cancelled" ? [] : [{ type: "event", message: whole }];
+    if (!entry.cancelled || event.type === "cancelled") this.#emit({ type: "event", message: whole });
+    if (event.type === "cancelled") entry.cancelled = true;
   }
 
   /** @param {Tracked} entry its session is gone, and nobody will confirm its cancel: what is known here must do */
@@ -301,11 +320,9 @@ export class Receiver {
     this.#finish(entry, sample);
     entry.isPast = true;
     this.ackDue = false;
-    /** @type {import("./wire.js").Cancelled} */
-    const message = {
-      type: "cancelled", event: ++this.#eventsBefore + this.lastEvent, utterance: entry.number, sample, heard_text_end: end,
-    };
-    return /** @type {Effect[]} */ ([{ type: "event", message }]);
+    const event = ++this.#eventsBefore + this.lastEvent;
+    const message = { type: /** @type {const} */ ("cancelled"), event, utterance: entry.number, sample, heard_text_end: end };
+    this.#emit({ type: "event", message });
   }
 
   /** @param {Tracked} entry @param {number} samples */
@@ -320,32 +337,32 @@ export class Receiver {
   // ---- audio ----
 
   /**
-   * Takes a frame; null: nothing in it is new. Throws Gap, Misbehaved.
+   * Takes a frame; false: nothing in it is new. Throws Gap, Misbehaved.
    * @param {Frame} frame
-   * @param {number} now
-   * @returns {Effect[] | null}
    */
-  audio(frame, now) {
-    if (frame.generation < this.generation) return null; // an old connection's last words
+  audio(frame) {
+    if (frame.generation < this.generation) return false; // an old connection's last words
     if (frame.generation > this.generation || !(frame.utterance >= 1 && frame.utterance <= this.newest)) {
       throw new Misbehaved(`a frame of generation ${frame.generation}, utterance ${frame.utterance}: neither began`);
     }
     const entry = this.live.get(frame.utterance);
-    if (!entry) return null; // late audio of a cancelled utterance
+    if (!entry) return false; // late audio of a cancelled utterance
     if (frame.count > MAX_FRAME_S * this.rate) throw new Misbehaved(`one frame has ${frame.count} samples`);
     const known = entry.timeline.audio(frame);
     if (known) this.resentBytes += (frame.payload.length * Math.min(known, frame.count)) / Math.max(1, frame.count);
     if (known >= frame.count) {
       entry.keepWarm(frame);
-      return null;
+      return false;
     }
     entry.transcript.received(entry.timeline.received);
     const effect = entry.audio(frame, known, this.preSkip);
     const end = frame.first + frame.count;
     this.#newest = { utterance: entry.number, sample: end };
     this.#confirm(entry.number, end, frame.payload.length + 1);
-    this.ackDue ||= now - this.#ackedAt >= ACK_INTERVAL_MS || this.#arrived - this.#acked >= this.#ackBytes;
-    return entry.cancelled ? [] : [effect];
+    const isTime = this.#clock.now - this.#ackedAt >= ACK_INTERVAL_MS;
+    this.ackDue ||= isTime || this.#arrived - this.#acked >= this.#ackBytes;
+    if (!entry.cancelled) this.#emit(effect);
+    return true;
   }
 
   // ---- acks ----
@@ -371,14 +388,13 @@ export class Receiver {
 
   /**
    * What arrived and what was played, as an `ack`.
-   * @param {number} now
    * @param {Tracked} [ended] all of this one was heard: the server is told so, though audio of the next is here
    * @returns {import("./wire.js").ClientMessage}
    */
-  ack(now, ended) {
+  ack(ended) {
     const at = this.#position;
     this.ackDue = false;
-    this.#ackedAt = now;
+    this.#ackedAt = this.#clock.now;
     this.#acked = this.#arrived;
     let sample = at.sample;
     let entry = this.find(at.utterance);

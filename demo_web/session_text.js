@@ -43,11 +43,7 @@ export class SendWindow {
     return numbered;
   }
 
-  /**
-   * Takes the server's word on what it has and how much more it takes. Throws Misbehaved.
-   * @param {number} seq
-   * @param {number} room
-   */
+  /** What the server has and how much more it takes. Throws Misbehaved. @param {number} seq @param {number} room */
   ack(seq, room) {
     if (seq > this.seq) throw new Misbehaved(`the server acks message ${seq}, but only ${this.seq} were sent`);
     if (seq < this.acked) return; // a late repeat: the newer word stands
@@ -63,57 +59,31 @@ export class SendWindow {
 export class Backlog {
   /** @type {{utterance: number, message: Numbered}[]} */
   #waiting = [];
+  #taken = 0;
+
+  get first() {
+    return this.#waiting[this.#taken];
+  }
 
   get isEmpty() {
-    return this.#waiting.length === 0;
+    return !this.first;
   }
 
-  /**
-   * @param {number} utterance
-   * @param {Numbered[]} messages
-   */
+  shift() {
+    if (++this.#taken < 1_024 && this.first) return;
+    this.#waiting.splice(0, this.#taken);
+    this.#taken = 0;
+  }
+
+  /** @param {number} utterance @param {Numbered[]} messages */
   add(utterance, messages) {
-    for (const message of messages) this.#waiting.push({ utterance, message });
+    for (const message of messages) this.#waiting.push({ utterance, message: { ...message } });
   }
 
-  /**
-   * The utterance was cancelled, or is said otherwise.
-   * @param {number} utterance
-   */
+  /** @param {number} utterance it was cancelled */
   drop(utterance) {
-    this.#waiting = this.#waiting.filter((each) => each.utterance !== utterance);
-  }
-
-  /**
-   * What fits, numbered.
-   * @param {SendWindow} window
-   * @param {number} maxChars of one text
-   * @param {() => boolean} mayStart whether the server takes another utterance
-   * @param {(utterance: number) => void} started
-   */
-  take(window, maxChars, mayStart, started) {
-    const taken = [];
-    let at = 0;
-    for (; at < this.#waiting.length; at++) {
-      const { utterance, message } = this.#waiting[at];
-      const room = window.room;
-      if (message.type === "start") {
-        if (!mayStart()) break;
-        started(utterance);
-      }
-      const size = weight(message);
-      if (size > Math.min(room, message.type === "text" ? maxChars : room)) {
-        if (message.type !== "text" || !room) break;
-        const cut = offset(message.text, Math.min(room, maxChars));
-        taken.push(window.number({ type: "text", text: message.text.slice(0, cut) }));
-        this.#waiting[at] = { utterance, message: { type: "text", text: message.text.slice(cut) } };
-        at--;
-        continue;
-      }
-      taken.push(window.number(message));
-    }
-    this.#waiting.splice(0, at);
-    return taken;
+    this.#waiting = this.#waiting.slice(this.#taken).filter((each) => each.utterance !== utterance);
+    this.#taken = 0;
   }
 }
 
@@ -122,10 +92,7 @@ function weight(/** @type {Numbered} */ message) {
   return message.type === "text" ? chars(message.text) : message.type === "silence" ? 1 : 0;
 }
 
-/**
- * @param {string} text
- * @returns {Piece[]}
- */
+/** @param {string} text @returns {Piece[]} */
 export function pieces(text) {
   /** @type {Piece[]} */
   const made = [];
@@ -161,10 +128,7 @@ export class Transcript {
   /** @type {[sample: number, position: number][]} where words end */
   #ends = [];
 
-  /**
-   * @param {Start} start
-   * @param {Piece[]} [rest]
-   */
+  /** @param {Start} start @param {Piece[]} [rest] */
   constructor(start, rest = []) {
     this.start = start;
     this.#pieces = rest;
@@ -181,10 +145,7 @@ export class Transcript {
     }
   }
 
-  /**
-   * A segment begins. False: that was told before.
-   * @param {import("./wire.js").SegmentBegin} event
-   */
+  /** A segment begins. False: that was told before. @param {import("./wire.js").SegmentBegin} event */
   begin({ segment, start, end, first_sample, kind }) {
     if (this.replays && segment <= this.#told) return false;
     this.#told = Math.max(this.#told, segment);
@@ -194,10 +155,7 @@ export class Transcript {
     return true;
   }
 
-  /**
-   * Gives the words that are new; null where none is.
-   * @param {import("./wire.js").Timing} event
-   */
+  /** Gives the words that are new; null where none is. @param {import("./wire.js").Timing} event */
   timing(event) {
     let words = event.words;
     const segment = this.#find(event.segment);
@@ -214,10 +172,7 @@ export class Transcript {
     return words;
   }
 
-  /**
-   * A segment is complete. False: that was told before.
-   * @param {import("./wire.js").SegmentEnd} event
-   */
+  /** A segment is complete. False: that was told before. @param {import("./wire.js").SegmentEnd} event */
   end(event) {
     const segment = this.#find(event.segment);
     if (!segment) return !(this.replays && event.segment <= this.#told);

@@ -39,6 +39,8 @@ const HEADER_BYTES = 28;
 
 /** What does not follow the protocol. `code` as in the protocol's errors; `field` names what, as `type.field`. */
 export class WireError extends Error {
+  isOurs = false; // a message of the client
+
   /**
    * @param {string} code
    * @param {string} message
@@ -330,7 +332,12 @@ export function decodeServer(text) {
  * @returns {string}
  */
 export function encodeClient(message) {
-  const body = checked(message, CLIENT);
+  let body;
+  try {
+    body = checked(message, CLIENT);
+  } catch (error) {
+    throw Object.assign(/** @type {WireError} */ (error), { isOurs: true });
+  }
   for (const [field, shape] of Object.entries(CLIENT[body.type])) {
     if (shape.length > 1 && body[field] === shape[1]) delete body[field];
   }
