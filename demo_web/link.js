@@ -71,7 +71,7 @@ export class Link {
     const due = this.session.deadline;
     if (this.#closed || due === null) return;
     const timer = setTimeout(() => this.do(this.session.tick(performance.now())), Math.max(0, due - performance.now()));
-    this.#timer = Number(timer); // a number, but in Node's types
+    this.#timer = Number(timer); // an object in Node
   }
 
   /** @param {number} connection */

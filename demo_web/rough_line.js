@@ -1,4 +1,4 @@
-/** A bad network, imitated: what passes is delayed and meets holes and a limited rate, its order is kept; now and then a cut. */
+/** A bad network, imitated: delays, holes, a limited rate, now and then a cut. The order of what passes is kept. */
 
 const GOOD_MS = [2500, 7000]; // between two holes
 const HOLE_MS = [300, 1500];
@@ -10,12 +10,12 @@ const CUT_EVERY = 4; // one hole of so many ends with a cut, on average
 
 /** When what is sent arrives. Pure: the same seed and calls give the same line. Times in ms of one clock. */
 export class RoughLine {
+  /** When the connections break next; it moves on with `arrival`. */
+  cutAt = Infinity;
   #state;
   #hole = { begins: 0, ends: 0 };
   #free = { up: 0, down: 0 };
   #last = { up: 0, down: 0 };
-  /** When the connections break next; it moves on with `arrival`. */
-  cutAt = Infinity;
 
   /** @param {number} now @param {number} seed any integer */
   constructor(now, seed) {
@@ -24,7 +24,7 @@ export class RoughLine {
     this.#advance(now);
   }
 
-  /** When `bytes` that are sent at `now` are there. Never before what was sent the same way earlier.
+  /** When so many bytes that are sent at `now` are there, never before what was sent the same way earlier.
    * @param {Direction} direction @param {number} bytes @param {number} now @returns {number} */
   arrival(direction, bytes, now) {
     this.#advance(now);
@@ -41,7 +41,7 @@ export class RoughLine {
   cutDone(now) {
     this.cutAt = Infinity;
     this.#free = { up: now, down: now }; // what was on its way is lost
-    this.#last = { up: now, down: now };
+    this.#last = { ...this.#free };
   }
 
   /** @param {number} now */
@@ -58,19 +58,16 @@ export class RoughLine {
     return least + this.#random() * (most - least);
   }
 
-  /** mulberry32: Math.random takes no seed. */
+  /** From 0 to 1: a linear congruential generator, because Math.random takes no seed. */
   #random() {
-    this.#state = (this.#state + 0x6d2b79f5) >>> 0;
-    let t = this.#state;
-    t = Math.imul(t ^ (t >>> 15), t | 1);
-    t ^= t + Math.imul(t ^ (t >>> 7), t | 61);
-    return ((t ^ (t >>> 14)) >>> 0) / 4294967296;
+    this.#state = (Math.imul(this.#state, 1664525) + 1013904223) >>> 0;
+    return this.#state / 2 ** 32;
   }
 }
 
 /** Does things in order: at once, or when the rough line lets them pass. */
 export class Line {
-  /** @type {{up: {at: number, act: () => void}[], down: {at: number, act: () => void}[]}} */
+  /** @type {Record<Direction, {at: number, act: () => void}[]>} */
   #waiting = { up: [], down: [] };
   /** @type {RoughLine | null} */
   #rough = null;
@@ -86,7 +83,7 @@ export class Line {
   rough(on, seed) {
     if (on === (this.#rough !== null)) return;
     this.#rough = on ? new RoughLine(performance.now(), seed) : null;
-    if (!on) for (const direction of /** @type {Direction[]} */ (["up", "down"])) this.#pass(direction, Infinity);
+    if (!on) this.#pass(Infinity);
     this.#arm();
   }
 
@@ -104,10 +101,11 @@ export class Line {
     clearTimeout(this.#timer);
   }
 
-  /** @param {Direction} direction @param {number} now */
-  #pass(direction, now) {
-    const waiting = this.#waiting[direction];
-    while (waiting.length > 0 && waiting[0].at <= now) waiting.shift()?.act();
+  /** @param {number} now */
+  #pass(now) {
+    for (const waiting of Object.values(this.#waiting)) {
+      while (waiting.length > 0 && waiting[0].at <= now) waiting.shift()?.act();
+    }
   }
 
   #arm() {
@@ -115,14 +113,12 @@ export class Line {
     if (this.#rough === null) return;
     const { up, down } = this.#waiting;
     const due = Math.min(up[0]?.at ?? Infinity, down[0]?.at ?? Infinity, this.#rough.cutAt);
-    // The global's type is a browser's here and Node's in the tests: a number only in the former.
     if (due < Infinity) this.#timer = Number(setTimeout(() => this.#due(), Math.max(0, due - performance.now())));
   }
 
   #due() {
     const now = performance.now();
-    this.#pass("up", now);
-    this.#pass("down", now);
+    this.#pass(now);
     if (this.#rough !== null && now >= this.#rough.cutAt) {
       this.#waiting = { up: [], down: [] };
       this.#rough.cutDone(now);

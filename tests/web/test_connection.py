@@ -147,13 +147,12 @@ async def test_cancel_in_mid_sentence_and_another_voice_at_once() -> None:
         await web.until(lambda: web.found("played", 1, playout=True)[-1:] and web.found("audio", 1, playout=True))
         played = web.found("played", 1, playout=True)[-1]["sample"]
         web.send("cancel", id=None, played=played)
-        told = len(web.told)
         web.speak(2, "Now in another tempo.", speed=2.0)
         await web.done(2)
         (cancelled,) = web.events(1, "cancelled")
         assert cancelled["heard_text_end"] < len(LONG)
-        after = [each for each in web.told[told + 5 :] if each.get("playout") and each["type"] == "audio"]
-        assert {each["id"] for each in after} == {2}
+        order = [each["id"] for each in web.told if each.get("playout") and each["type"] == "audio"]
+        assert order == sorted(order), "late audio of what was cancelled"
         await web.checked(2)
 
 
@@ -360,6 +359,6 @@ async def test_a_listener_who_stands_still_gets_no_more_than_the_lead() -> None:
 
 async def test_a_text_of_many_pages() -> None:
     async with running() as server, web_connection(url_of(server), speed=400) as web:
-        web.speak(1, LONG * 10)
+        web.speak(1, LONG * 6)
         await web.done(1, 60)
         await web.checked(1)

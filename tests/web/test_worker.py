@@ -15,7 +15,7 @@ from tests.support.processes import ServerProcess
 from tests.web.conftest import OpenPage
 
 SCRIPT = Path(__file__).with_name("worker_page.js")
-TEXT = "The first sentence is spoken at once. The second one follows it, without a gap. " * 2
+TEXT = "The first sentence is spoken at once. The second one follows it. "
 OPEN = {"max_lead_ms": 4000, "max_buffer_delay_ms": None}
 _LOAD = """() => new Promise((resolve, reject) => {
     const script = document.createElement("script");
@@ -91,7 +91,7 @@ async def test_pcm_is_the_same_to_the_bit(page: Page, tone_server: ServerProcess
         assert samples(result, number).astype("<i2").tobytes() == expected
 
 
-@pytest.mark.parametrize("rate", [16000, 24000, 48000])
+@pytest.mark.parametrize("rate", [16000, 24000])
 async def test_opus_is_what_the_python_client_decodes(page: Page, tone_server: ServerProcess, rate: int) -> None:
     result = await speak(page, [TEXT, "Another one."], format="opus", sample_rate=rate)
     assert not [each for each in result["told"] if each["type"] == "warning"]
@@ -105,9 +105,9 @@ async def test_opus_is_what_the_python_client_decodes(page: Page, tone_server: S
 async def test_pcm_that_turns_into_opus_on_a_slow_line(open_page: OpenPage, tone_server: ServerProcess) -> None:
     async with FaultyProxy(tone_server.port) as proxy:
         page = await opened(open_page, f"http://127.0.0.1:{proxy.port}")
-        proxy.change(DOWN, rate=40_000, delay_s=0.02)
+        proxy.change(DOWN, rate=32_000, delay_s=0.02)
         text = TEXT * 2
-        result = await speak(page, [text], format="auto")
+        result = await speak(page, [text], "page", format="auto")  # whose scripts are there already
     heard = result["heard"]["1"]
     assert heard["kinds"] == ["Int16Array", "Float32Array"]
     expected = await python_hears(tone_server.url, text)
