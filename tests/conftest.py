@@ -14,6 +14,7 @@ from typing import Any
 import hypothesis
 import pytest
 
+from tests.support.findings import LINES
 from tests.support.programs import find_program
 from tests.support.side_by_side import Beside, Politeness, group_of
 
@@ -101,10 +102,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """What a worker did not run. All of them collect the same tests, so what is in more than one is not added up."""
+    """What a worker found and did not run. All collect the same tests: what is in more than one is not added up."""
+    output = getattr(node, "workeroutput", {})
     config: pytest.Config = node.config
     not_run = config.stash[_NOT_RUN]
-    not_run |= Counter(getattr(node, "workeroutput", {}).get("not run", {}))
+    not_run |= Counter(output.get("not run", {}))
+    LINES.extend(output.get("findings", []))
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
@@ -112,6 +115,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if (output := getattr(session.config, "workeroutput", None)) is not None:
         not_run = session.config.stash[_NOT_RUN]
         output["not run"] = dict(not_run)
+        output["findings"] = LINES
 
 
 @pytest.hookimpl(wrapper=True)
@@ -185,7 +189,10 @@ def pytest_deselected(items: Sequence[pytest.Item]) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """List what did not run; before that, what ran beside the tests and went well."""
+    """What tests found out, what ran beside them and went well, and what did not run."""
+    if LINES:
+        terminalreporter.section("what was heard and measured")
+        terminalreporter.write("\n".join([*LINES, ""]))
     if said := config.stash.get(_SAID, ""):
         terminalreporter.section(f"beside the tests: {config.getoption('beside')}")
         terminalreporter.write(said)

@@ -1,4 +1,4 @@
-"""One server and one recogniser for the whole suite; everything said and heard is kept, and reported at the end."""
+"""One server and one recogniser for the whole suite; everything said and heard is kept."""
 
 from collections.abc import Callable, Iterator
 from functools import lru_cache
@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.quality import report
 from tests.quality.listening import Speech, server_in_thread, speak
 from tests.quality.recogniser import Recogniser
 
@@ -47,11 +46,3 @@ def hear(say: Callable[[str], Speech], recogniser: Recogniser) -> Callable[[str,
         return recogniser.text(speech.pcm, speech.rate, "en" if language == "en" else "zh")
 
     return heard
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Show what was found."""
-    if report.LINES:
-        terminalreporter.section("what was heard and measured")
-        for line in report.LINES:
-            terminalreporter.line(line)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-LINES: list[str] = []
+from tests.support.findings import LINES
 
 
 def say(line: str = "") -> None:

@@ -11,7 +11,13 @@ import pytest
 from tests.support.side_by_side import COMPUTING, MEASURING, PATIENT, UNIT_TESTS_THAT_MEASURE, group_of
 
 ROOT = Path(__file__).resolve().parents[2]
-NICE = "import os\ndef test_it(): assert os.nice(0) == {}\n"
+NICE = """
+import os
+from tests.support.findings import LINES
+def test_it():
+    LINES.append("a finding")
+    assert os.nice(0) == {}
+"""
 MODULES = {
     "unit/test_some.py": NICE.format("min(19, int(os.environ['FOUND']) + 19)"),
     "unit/test_store.py": "def test_it(): pass\n",  # its namesake measures
@@ -67,6 +73,7 @@ def test_the_end_tells_everything(project: Path, workers: str) -> None:
     counted = [line.split(": ")[0].strip() for line in lines if line.startswith("   1 ")]
     assert sorted(counted) == ["1 tests marked quality", "1 tests/fault/test_some.py::test_rights"]
     assert "looked at" in lines
+    assert lines.count("a finding") == 2
 
 
 def test_what_fails_beside_the_tests_is_an_error_of_the_run(project: Path) -> None:
