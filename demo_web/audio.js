@@ -3,8 +3,6 @@
  * stands still. Then another context is made, and what was not played is played there.
  */
 
-import { Scheduled } from "./scheduled.js";
-
 const SETTLE_MS = 400; // a browser that wants a tap first leaves `resume` open
 const FROZEN_MS = 500;
 const LOOK_MS = 100;
@@ -13,6 +11,7 @@ const LONGEST_MS = 8000;
 /**
  * @typedef {{type: string, id: number, played: number, time: number, [field: string]: any}} Told a message of the
  *   worklet's port: its `type` says which fields
+ * @typedef {import("./scheduled.js").Scheduled} Scheduled
  * @typedef {{told: (message: Told) => void, state: (state: string, needsTap: boolean) => void,
  *   lost: (message: string) => void}} Ears
  */
@@ -92,7 +91,6 @@ export class Audio {
     try {
       if (context.audioWorklet) {
         await context.audioWorklet.addModule(this.#worklet);
-        if (context !== this.context) return;
         const options = { numberOfInputs: 0, outputChannelCount: [1] };
         const node = new AudioWorkletNode(context, "cosystream-playout", options);
         node.onprocessorerror = () => this.#ears.lost("the audio thread failed");
@@ -102,8 +100,11 @@ export class Audio {
     } catch {
       // A page that forbids the module: as in browsers without worklets.
     }
+    if (!sink) {
+      const { Scheduled } = await import("./scheduled.js");
+      sink = new Scheduled(context, output);
+    }
     if (context !== this.context) return;
-    sink ??= new Scheduled(context, output);
     sink.onmessage = (/** @type {{data: any}} */ { data }) => this.#ears.told(data); // either one's
     this.#sink = sink;
     this.post({ type: "preroll", ms: this.#prerollMs });

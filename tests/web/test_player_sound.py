@@ -1,10 +1,11 @@
-"""The player's sound in a real browser, in the worklet and without one: gaps, clicks, pitch, stopping, contexts that fail.
+"""The player's sound in a real browser, in the worklet and without one: gaps, clicks, stopping, contexts that fail.
 
 What is to be played comes from `tone_worker.js`, so that its times are the test's.
 """
 
 import json
 from collections.abc import Awaitable, Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +101,7 @@ async def test_buffers_lie_one_directly_after_the_other(open_sound: OpenSound) -
     await sound.heard(tones(pieces=40, ms=50, apart=[20, 80]))
     starts = await sound.page.evaluate("() => starts")
     assert len(starts) >= 20
-    for before, start in zip(starts, starts[1:], strict=False):
+    for before, start in pairwise(starts):
         planned = before["when"] + before["frames"] / before["rate"]
         assert start["when"] is not None
         assert start["rate"] == start["context"]
