@@ -48,6 +48,12 @@ export class Access {
     return this.#asking;
   }
 
+  /** As `token`, made just now: a server that was started again may not know those before. */
+  async fresh() {
+    this.#until = 0;
+    return this.token();
+  }
+
   /** @param {string} key */
   async #renew(key) {
     const asked = performance.now();

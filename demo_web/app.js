@@ -26,7 +26,7 @@ const speakButton = byId("speak", HTMLButtonElement), stopButton = byId("stop", 
 const phone = matchMedia("(max-width: 860px)"), calm = matchMedia("(prefers-reduced-motion: reduce)");
 
 const access = new Access(document.baseURI);
-const player = new Player({ token: () => access.token() });
+const player = new Player({ token: () => access.fresh() });
 const figures = new Figures(), notice = new Notice(), reading = new Reading(byId("reading", HTMLElement));
 const picture = new Picture(byId("picture", HTMLCanvasElement));
 const downloads = new Downloads(access, notice), door = new Door(access, notice, entered);
@@ -57,6 +57,7 @@ function show() {
   byId("state", HTMLElement).className = `pill ${TONES[state] ?? "soft"}`;
   setText("speak", say(way() === "typing" && writing ? "finish" : "speak"));
   speakButton.disabled = !open;
+  if (!active && document.activeElement?.matches("#stop, #cut")) speakButton.focus();  // what is disabled would lose it
   stopButton.disabled = !active;
   byId("cut", HTMLButtonElement).disabled = !active;
   byId("rough", HTMLButtonElement).disabled = !open;
@@ -162,7 +163,7 @@ function failed({ code, retryAfterMs, reason }) {
   if (current) {
     figures.note("log.failed");
     over(position);
-  }
+  } else if (code === "idle_timeout") return;
   if (code === "unauthorized") door.refused();
   else notice.show(`error.${reason}` in TEXTS ? String(reason) : code, { retryAfterMs, act: speak });
 }
@@ -252,7 +253,7 @@ byId("ways", HTMLElement).addEventListener("change", () => {
 field.addEventListener("compositionend", changed);
 field.addEventListener("input", event => { if (!/** @type {InputEvent} */ (event).isComposing) changed(); });
 preroll.addEventListener("change", () => player.set({ prerollMs: Number(preroll.value) }));
-for (const kind of ["focus", "pointerenter"]) speakButton.addEventListener(kind, warm);
+speakButton.addEventListener("pointerenter", warm);
 field.addEventListener("focus", warm);
 speakButton.addEventListener("click", speak);
 stopButton.addEventListener("click", () => player.stop());

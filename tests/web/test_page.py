@@ -172,6 +172,24 @@ async def test_a_server_with_keys(open_page: OpenPage, tmp_path: Path) -> None:
         assert key not in kept
 
 
+async def test_a_server_that_forgot_its_tokens(open_page: OpenPage, tmp_path: Path) -> None:
+    """As one that was started again, and has another secret: the page comes back with a token made just then."""
+    key = add_key(tmp_path / "keys", "ann")
+    async with running(keys=tmp_path / "keys") as server:
+        page = DemoPage(
+            await open_page(f"{http_of(server)}/", expected=("401", "ERR_CONNECTION", "WebSocket connection to"))
+        )
+        await page.page.fill("#key", key)
+        await page.page.press("#key", "Enter")
+        await page.ready()
+        number = await page.speak(LONG)
+        server.principals._secret = bytes(32)
+        await page.page.evaluate("() => probe.player.cut()")
+        report = await page.over(number)
+        assert report["received"] == len(await reference(url_of(server), LONG, api_key=key)) // 2
+        assert await page.page.locator("#key-form").is_hidden()
+
+
 async def test_a_busy_server(open_page: OpenPage) -> None:
     """It says so, and until when."""
     async with running(max_sessions=1) as server:
@@ -190,6 +208,7 @@ async def test_a_busy_server(open_page: OpenPage) -> None:
 
 
 async def test_a_server_that_goes_away_and_comes_back(open_page: OpenPage, tmp_path: Path) -> None:
+    """It comes back without the session: the rest of the text is said in a new one, and nothing is heard twice."""
     options = ("--engine", "tone", "--port", str(free_port()))
     with server_process(tmp_path / "log", *options) as server:
         page = await demo(open_page, server.http, expected=SOCKET_FAILED)
@@ -198,7 +217,10 @@ async def test_a_server_that_goes_away_and_comes_back(open_page: OpenPage, tmp_p
         server.process.kill()
         await expect(page.page.locator("#state")).to_have_text("Reconnecting")
     with server_process(tmp_path / "log", *options) as server:
-        await page.over(number, 40)
+        report = await page.over(number, 40)
+        expected = len(await reference(server.url, LONG)) // 2
+        assert report["restarts"] == 1
+        assert abs(report["received"] - expected) <= 24_000, "segments are cut anew where it went on"
         await page.page.get_by_text("The server had lost the session: it goes on in a new one").wait_for()
         assert await page.says("#reading") == LONG.strip()
 
