@@ -305,7 +305,8 @@ export class Receiver {
       this.#finish(entry, samples);
       this.#confirm(number, timeline.next, 1);
       this.#emit({ type: "event", message: whole });
-      if (!entry.baseSamples) this.#emit({ type: "verified", utterance: number, samples, digest: event.digest });
+      if (entry.baseSamples || entry.cancelled) return; // not all of what was given is proven
+      this.#emit({ type: "verified", utterance: number, samples, digest: event.digest });
       return;
     }
     if (!entry.cancelled || event.type === "cancelled") this.#emit({ type: "event", message: whole });

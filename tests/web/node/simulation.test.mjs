@@ -81,3 +81,55 @@ for (const [kind, options] of Object.entries(KINDS)) {
     }
   });
 }
+
+test("interrupted anywhere, on lines that break anywhere", () => {
+  let cancelled = 0;
+  for (let seed = 0; seed < 600; seed++) {
+    const random = seeded(1_000 + seed);
+    const kinds = Object.values(KINDS);
+    const options = kinds[Math.floor(random() * kinds.length)];
+    const faults = {};
+    for (let count = random() * 3; count > 0; count--) {
+      const fault = ["cut", "cut after", "hole", "pause", "forget"][Math.floor(random() * 5)];
+      faults[`${random() < 0.6 ? "s" : "c"}${1 + Math.floor(random() * 60)}`] = fault;
+    }
+    const simulation = new Simulation({ ...options, faults, seed }).start();
+    const { session } = simulation;
+    if (options.open.max_lead_ms !== null) simulation.play();
+    const which = [null, 1, 2][Math.floor(random() * 3)];
+    const when = Math.floor(random() * 900);
+    const before = [];
+    simulation.at(5, () => simulation.do(session.begin({}, 5)));
+    simulation.at(6, () => (simulation.say(1, TEXTS[0]), random() < 0.7 && simulation.do(session.end(6))));
+    simulation.at(7, () => simulation.do(session.begin({}, 7)));
+    simulation.at(8, () => (simulation.say(2, TEXTS[1]), simulation.do(session.end(8))));
+    simulation.at(when, () => {
+      const alive = [1, 2].filter((number) => when > 8 && !simulation.of(number).over && (which ?? number) === number);
+      simulation.do(session.cancel(which, random() < 0.5 ? null : 100, when));
+      for (const number of alive) before.push([number, simulation.of(number).samples.length]);
+    });
+    simulation.at(when + 10, () => simulation.do(session.begin({}, simulation.now)));
+    simulation.at(when + 11, () => (simulation.say(3, "And on."), simulation.do(session.end(simulation.now))));
+    for (let until = 2_000; until <= 60_000; until += 500) {
+      try {
+        simulation.run(until);
+      } catch (error) {
+        throw new Error(`seed ${seed}: ${error.message}`, { cause: error });
+      }
+      if (!session.unfinished && session.state === "ready") break;
+    }
+    const what = `seed ${seed}, ${JSON.stringify(options)}, cancel ${which} at ${when}, ${JSON.stringify(faults)} [${simulation.states.join(", ")}]`;
+    assert.deepEqual(simulation.server.errors, [], what);
+    assert.equal(session.unfinished, false, what);
+    for (const [number, samples] of before) {
+      const { over, samples: heard } = simulation.of(number);
+      assert.ok(over, what);
+      assert.ok(heard.length <= samples, `${what}: ${heard.length} after ${samples}`);
+      cancelled += over.type === "cancelled" ? 1 : 0;
+    }
+    const last = session.newest;
+    assert.equal(simulation.of(last).over?.type, "done", what);
+    simulation.check(last);
+  }
+  assert.ok(cancelled > 200);
+});
