@@ -86,7 +86,8 @@ def test_every_call_and_option_is_described() -> None:
 
 
 def test_the_files_to_copy_are_all_that_is_needed() -> None:
-    assert set(block("text files").split()) == needed("player.js", "worker.js", "worklet.js")
+    files = needed("player.js", "worker.js", "worklet.js")
+    assert set(block("text files").split()) == files, f"docs/embedding.md: {' '.join(sorted(files))}"
 
 
 def test_flags_exist() -> None:
