@@ -21,7 +21,7 @@ window.speak = (open, texts, where, rest) =>
     const told = [];
     const heard = {};
     playing.onmessage = ({ data: { type, id, first, pcm, samples } }) => {
-      if (type === "begin") heard[id] = { chunks: 0, samples: [], kinds: [], complete: null };
+      if (type === "begin") heard[id] = { samples: [], kinds: [], complete: null };
       const utterance = heard[id];
       if (type === "audio") {
         if (first !== utterance.samples.length) told.push({ type: "wrong", first, at: utterance.samples.length });
@@ -31,6 +31,13 @@ window.speak = (open, texts, where, rest) =>
         const at = utterance.samples.length;
         playing.postMessage({ type: "played", id, sample: at, bufferedMs: 0, stalls: 0 });
       } else if (type === "complete") utterance.complete = samples;
+      check();
+    };
+    let over = false;
+    const check = () => {
+      if (!over || Object.values(heard).some(({ complete }) => complete === null) || !heard[spoken]) return;
+      port.postMessage({ type: "close" });
+      resolve({ told, heard });
     };
     port.onmessage = ({ data }) => {
       told.push(data);
@@ -38,11 +45,10 @@ window.speak = (open, texts, where, rest) =>
       const done = data.type === "event" && data.message.type === "done" && data.id === spoken;
       const failed = data.type === "state" && data.state === "failed";
       if (failed && rest.length > 0) say(rest.splice(0));
-      else if ((done && rest.length === 0) || failed) {
-        setTimeout(() => {
-          port.postMessage({ type: "close" });
-          resolve({ told, heard });
-        }, 100);
+      else if (failed) resolve({ told, heard });
+      else if (done && rest.length === 0) {
+        over = true;
+        check();
       }
     };
     port.postMessage({ type: "setup", url, playout }, [playout]);
