@@ -11,6 +11,7 @@ export class Notice {
   constructor() {
     byId("again", HTMLButtonElement).addEventListener("click", () => {
       const act = this.#shown?.act;
+      byId("speak", HTMLElement).focus();  // this button goes
       this.clear();
       act?.();
     });

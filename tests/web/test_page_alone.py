@@ -52,6 +52,7 @@ async def test_sound_that_the_browser_blocks(browser: Browser, tone_server: Serv
         await expect(page.locator("#failure-text")).to_contain_text("paused the sound")
         await page.click("#again")
         await expect(page.locator("#failure")).to_be_hidden()
+        await expect(page.locator("#speak")).to_be_focused()
         await expect(page.locator("#state")).to_have_text("Waiting for sound")
 
 
@@ -106,7 +107,9 @@ async def test_stop_marks_the_very_character(browser: Browser, tone_server: Serv
         await page.evaluate(
             "() => fakePlayer.stop = async () => fakePlayer.tell('stopped', { id: 1, played: 0, heardTextEnd: 12 })"
         )
-        await page.keyboard.press("Escape")
+        await page.focus("#stop")
+        await page.keyboard.press("Enter")
+        await expect(page.locator("#speak")).to_be_focused()
         await expect(page.locator("#heard")).to_contain_text(f"12 of {len(text)} characters")
         assert await page.evaluate(HEARD) == text[:12]
         assert await page.evaluate(SHOWN) == text
