@@ -35,10 +35,7 @@ export class Sha256 {
   #block = new Uint8Array(64);
   #length = 0;
 
-  /**
-   * @param {Uint8Array} bytes
-   * @returns {this}
-   */
+  /** @param {Uint8Array} bytes @returns {this} */
   update(bytes) {
     let at = 0;
     const filled = this.#length % 64;
@@ -76,10 +73,7 @@ export class Sha256 {
     return other;
   }
 
-  /**
-   * @param {Uint8Array} bytes
-   * @param {number} at
-   */
+  /** @param {Uint8Array} bytes @param {number} at */
   #compress(bytes, at) {
     const w = WORDS;
     for (let i = 0; i < 16; i++, at += 4) {

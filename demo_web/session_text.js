@@ -1,4 +1,4 @@
-/** What is written: numbered messages and their window, what waits for room, and what each utterance is asked to say. */
+/** What is written: numbered messages and their window, what waits for room, what each utterance is asked to say. */
 
 import { chars, offset } from "./wire.js";
 import { Misbehaved } from "./session_timeline.js";

@@ -16,7 +16,7 @@ const ZEROS = new Uint8Array(65_536);
 /** @typedef {{number: number, first: number, hash: Sha256, samples: number | null, digest: string}} Segment */
 
 /**
- * Follows the frames and segments of one utterance. Samples are the frames' own: timeline samples for PCM, coded samples
+ * Follows the frames and segments of one utterance. Samples are the frames' own: timeline samples for PCM, coded ones
  * for Opus; PCM may go on as Opus. Methods throw Misbehaved where the server contradicts itself, Gap where something is
  * missing.
  */
@@ -84,10 +84,7 @@ export class Timeline {
     return known;
   }
 
-  /**
-   * @param {number} number
-   * @param {number} first
-   */
+  /** @param {number} number @param {number} first */
   begin(number, first) {
     if (this.#open.length >= MAX_OPEN_SEGMENTS) throw new Misbehaved("too many segments are unfinished");
     if (first < (this.#open.at(-1)?.first ?? 0)) throw new Misbehaved(`segment ${number} starts before the last one`);
@@ -112,10 +109,7 @@ export class Timeline {
     return this.next < samples + (this.isCoded ? this.#preSkip : 0);
   }
 
-  /**
-   * Checks the whole utterance.
-   * @param {import("./wire.js").Done} event
-   */
+  /** Checks the whole utterance. @param {import("./wire.js").Done} event */
   done({ samples, digest, wire_digest }) {
     if (this.lacksAudio(samples) || (!this.isCoded && this.next !== samples)) {
       throw new Misbehaved(`an utterance of ${samples} samples has ${this.timeline(this.next)}`);

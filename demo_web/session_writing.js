@@ -2,7 +2,7 @@
 
 import { chars, encodeClient, offset, wellFormed } from "./wire.js";
 import { Backlog, pieces, SendWindow } from "./session_text.js";
-import { Tracked } from "./session_receiving.js";
+import { Tracked } from "./session_utterance.js";
 
 /**
  * @typedef {import("./session_text.js").Numbered} Numbered

@@ -41,11 +41,7 @@ const HEADER_BYTES = 28;
 export class WireError extends Error {
   isOurs = false; // a message of the client
 
-  /**
-   * @param {string} code
-   * @param {string} message
-   * @param {string | null} [field]
-   */
+  /** @param {string} code @param {string} message @param {string | null} [field] */
   constructor(code, message, field = null) {
     super(message);
     this.code = code;
@@ -53,10 +49,7 @@ export class WireError extends Error {
   }
 }
 
-/**
- * The length of a text in code points: what the protocol counts.
- * @param {string} text
- */
+/** The length of a text in code points: what the protocol counts. @param {string} text */
 export function chars(text) {
   return offset(text, Infinity, true);
 }
@@ -75,10 +68,7 @@ export function offset(text, count, counting = false) {
   return counting ? seen : at;
 }
 
-/**
- * The text with U+FFFD for every lone surrogate, which is no character.
- * @param {string} text
- */
+/** The text with U+FFFD for every lone surrogate, which is no character. @param {string} text */
 export function wellFormed(text) {
   return text.replace(/[\ud800-\udfff]/gu, "\ufffd");
 }
@@ -129,6 +119,9 @@ const text4000 = string(4_000);
 const name = string(128);
 const voice = orNull(string(128, 1));
 const factor = number(0.5, 2);
+const volume = number(0, 2);
+const apiKey = orNull(string(512, 1));
+const digest = string(64, 64);
 const mode = choice("stream", "block");
 
 /** @type {{[field: string]: Check}} */
@@ -157,30 +150,15 @@ const EVENT = { event: [integer(1, U53)], utterance: [u32] };
 /** @type {{[type: string]: Shape}} */
 const CLIENT = {
   open: {
-    voice: [voice, null],
-    language: [choice("auto", "zh", "en"), "auto"],
-    speed: [factor, 1],
-    pitch: [factor, 1],
-    volume: [number(0, 2), 1],
-    format: [choice("pcm", "opus", "auto"), "pcm"],
-    sample_rate: [integer(8_000, 48_000), 24_000],
-    frame_ms: [orNull(number(2.5, 1_000)), null],
-    bitrate: [orNull(integer(16_000, 128_000)), null],
-    mode: [choice("auto", "stream", "block"), "auto"],
-    max_lead_ms: [orNull(integer(100, 600_000)), 4_000],
-    max_buffer_delay_ms: [orNull(integer(50, 60_000)), 800],
-    timings: [boolean, true],
-    api_key: [orNull(string(512, 1)), null],
+    voice: [voice, null], language: [choice("auto", "zh", "en"), "auto"], speed: [factor, 1], pitch: [factor, 1],
+    volume: [volume, 1], format: [choice("pcm", "opus", "auto"), "pcm"], sample_rate: [integer(8_000, 48_000), 24_000],
+    frame_ms: [orNull(number(2.5, 1_000)), null], bitrate: [orNull(integer(16_000, 128_000)), null],
+    mode: [choice("auto", "stream", "block"), "auto"], max_lead_ms: [orNull(integer(100, 600_000)), 4_000],
+    max_buffer_delay_ms: [orNull(integer(50, 60_000)), 800], timings: [boolean, true], api_key: [apiKey, null],
   },
   start: {
-    ...NUMBERED,
-    utterance: [integer(1, U32)],
-    voice: [voice, null],
-    speed: [orNull(factor), null],
-    pitch: [orNull(factor), null],
-    volume: [orNull(number(0, 2)), null],
-    seed: [u32, 0],
-    instruct: [string(2_000), ""],
+    ...NUMBERED, utterance: [integer(1, U32)], voice: [voice, null], speed: [orNull(factor), null],
+    pitch: [orNull(factor), null], volume: [orNull(volume), null], seed: [u32, 0], instruct: [string(2_000), ""],
     lexicon: [orNull(lexicon), null],
   },
   text: { ...NUMBERED, text: [string(16_384)] },
@@ -191,81 +169,43 @@ const CLIENT = {
   pause: NUMBERED,
   unpause: NUMBERED,
   ack: {
-    generation: [integer(1, U32)],
-    utterance: [u32],
-    next_sample: [u53],
-    played_sample: [u53, 0],
-    buffered_ms: [u32, 0],
-    stalls: [u32, 0],
-    event: [u53, 0],
-    visible: [boolean, true],
+    generation: [integer(1, U32)], utterance: [u32], next_sample: [u53], played_sample: [u53, 0], buffered_ms: [u32, 0],
+    stalls: [u32, 0], event: [u53, 0], visible: [boolean, true],
   },
   ping: { id: [u53, 0] },
   resume: {
-    session: [string(128, 1)],
-    token: [string(256, 1)],
-    epoch: [u53],
-    generation_seen: [u32],
-    utterance: [u32],
-    next_sample: [u53],
-    events_seen: [u53],
-    played_sample: [u53, 0],
-    have_decoder: [boolean, false],
-    api_key: [orNull(string(512, 1)), null],
+    session: [string(128, 1)], token: [string(256, 1)], epoch: [u53], generation_seen: [u32], utterance: [u32],
+    next_sample: [u53], events_seen: [u53], played_sample: [u53, 0], have_decoder: [boolean, false],
+    api_key: [apiKey, null],
   },
 };
 
-const digest = string(64, 64);
 /** @type {{[type: string]: Shape}} */
 const SERVER = {
   opened: {
-    session: [name],
-    token: [string(256)],
-    epoch: [u53],
-    generation: [integer(1, U32)],
-    config: [object],
-    limits: [object],
-    pre_skip: [u53, 0],
+    session: [name], token: [string(256)], epoch: [u53], generation: [integer(1, U32)], config: [object],
+    limits: [object], pre_skip: [u53, 0],
   },
   seq_ack: { seq: [u53], room: [u53] },
   pong: { id: [u53, 0] },
   heartbeat: { event: [u53, 0] },
   segment_begin: {
-    ...EVENT,
-    segment: [u53],
-    start: [u53],
-    end: [u53],
-    first_sample: [u53],
-    cause: [name, ""],
-    kind: [choice("speech", "silence"), "speech"],
-    cue: [orNull(name), null],
+    ...EVENT, segment: [u53], start: [u53], end: [u53], first_sample: [u53], cause: [name, ""],
+    kind: [choice("speech", "silence"), "speech"], cue: [orNull(name), null],
   },
   timing: { ...EVENT, segment: [u53], words: [words] },
   segment_end: {
-    ...EVENT,
-    segment: [u53],
-    samples: [u53],
-    digest: [digest],
-    degraded: [boolean, false],
-    reason: [text4000, ""],
+    ...EVENT, segment: [u53], samples: [u53], digest: [digest], degraded: [boolean, false], reason: [text4000, ""],
   },
   mode: { ...EVENT, mode: [mode], reason: [text4000], at_sample: [u53] },
   cancelled: { ...EVENT, sample: [u53], heard_text_end: [u53] },
   done: { ...EVENT, samples: [u53], digest: [digest], wire_digest: [digest], statistics: [object] },
   resumed: {
-    generation: [integer(1, U32)],
-    epoch: [u53],
-    utterance: [u32],
-    from_sample: [u53],
-    synthesised_end: [u53],
-    new_token: [string(256)],
-    mode: [mode],
-    seq: [u53, 0],
-    room: [u53, 0],
+    generation: [integer(1, U32)], epoch: [u53], utterance: [u32], from_sample: [u53], synthesised_end: [u53],
+    new_token: [string(256)], mode: [mode], seq: [u53, 0], room: [u53, 0],
   },
   resume_failed: {
-    reason: [choice("unknown", "expired", "epoch", "evicted", "auth", "range")],
-    utterance: [orNull(u32), null],
+    reason: [choice("unknown", "expired", "epoch", "evicted", "auth", "range")], utterance: [orNull(u32), null],
     restart_text_position: [orNull(u53), null],
   },
   busy: { retry_after_ms: [u53], reason: [name, "capacity"], message: [text4000, ""] },
@@ -300,11 +240,7 @@ function checked(body, table) {
   return message;
 }
 
-/**
- * A message of the server, defaults filled in. Throws WireError.
- * @param {string} text
- * @returns {ServerMessage}
- */
+/** A message of the server, defaults filled in. Throws WireError. @param {string} text @returns {ServerMessage} */
 export function decodeServer(text) {
   const bytes = 3 * text.length > MAX_MESSAGE_BYTES ? new TextEncoder().encode(text).length : text.length;
   if (bytes > MAX_MESSAGE_BYTES) {
