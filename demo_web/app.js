@@ -165,7 +165,7 @@ function failed({ code, retryAfterMs, reason }) {
     over(position);
   } else if (code === "idle_timeout") return;
   if (code === "unauthorized") door.refused();
-  else notice.show(`error.${reason}` in TEXTS ? String(reason) : code, { retryAfterMs, act: speak });
+  else notice.show(`error.${reason}` in TEXTS ? String(reason) : code, { retryAfterMs, act: speak, alone: reason === "loading" });
 }
 
 /** The door is open now, or not any more. */
