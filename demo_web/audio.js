@@ -7,6 +7,7 @@ const SETTLE_MS = 400; // a browser that wants a tap first leaves `resume` open
 const FROZEN_MS = 500;
 const LOOK_MS = 100;
 const LONGEST_MS = 8000;
+const TAPS = ["pointerdown", "pointerup", "keydown", "visibilitychange"]; // the last may do on iOS
 
 /**
  * @typedef {{type: string, id: number, played: number, time: number, [field: string]: any}} Told a message of the
@@ -81,7 +82,7 @@ export class Audio {
     this.output.connect(context.destination);
     context.onstatechange = () => this.#look(context);
     this.#seen = { time: -1, at: performance.now() };
-    this.#connect(context, this.output);
+    this.#connect(context, this.output).catch((error) => this.#ears.lost(String(error)));
   }
 
   /** @param {AudioContext} context @param {AudioNode} output */
@@ -115,7 +116,7 @@ export class Audio {
   async unlock() {
     if (!this.#wanted) {
       this.#wanted = true;
-      for (const kind of ["pointerdown", "pointerup", "keydown"]) document.addEventListener(kind, this.#tapped, true);
+      for (const kind of TAPS) document.addEventListener(kind, this.#tapped, true);
       this.#timer = setInterval(() => this.#look(this.context), LOOK_MS);
     }
     this.prepare();
@@ -155,6 +156,7 @@ export class Audio {
   async #replace(old) {
     const sink = this.#sink;
     this.#patience = Math.min(2 * this.#patience, LONGEST_MS);
+    if (this.#patience === 8 * FROZEN_MS) this.#ears.lost("the clock of the sound stands still");
     this.#sink = null;
     this.context = null;
     this.#ears.state("frozen", false);
@@ -178,7 +180,7 @@ export class Audio {
 
   close() {
     clearInterval(this.#timer);
-    for (const kind of ["pointerdown", "pointerup", "keydown"]) document.removeEventListener(kind, this.#tapped, true);
+    for (const kind of TAPS) document.removeEventListener(kind, this.#tapped, true);
     const context = this.context;
     this.context = this.#sink = null;
     if (!context) return;

@@ -177,10 +177,10 @@ export class Player extends EventTarget {
   /** Silence, now. Resolves when it is silent. @returns {Promise<Stopped>} */
   async stop() {
     this.#endWriting();
-    const meant = [...this.#spoken.values()];
-    if (!meant.length) return { id: 0, played: 0, heardTextEnd: 0 };
+    const meant = [...this.#spoken.values()].filter(({ stopping }) => !stopping);
     for (const spoken of meant) spoken.stopping = true;
     const at = await this.#silence();
+    if (!meant.length) return { ...at, heardTextEnd: 0 };
     const sounding = meant.find(({ id }) => id === at.id) ?? meant[0];
     const played = sounding.id === at.id ? at.played : sounding.ended ?? 0;
     const stopped = { id: sounding.id, played, heardTextEnd: sounding.heardTextEnd(played) };

@@ -21,7 +21,8 @@ const PLAYED_S = 0.1;
  *   pcm?: Int16Array | Float32Array}} FromWorker
  * @typedef {{id: number, rate: number, taken: number, received: number, crc: number | null, stalls: number,
  *   started: boolean, complete: boolean, between: boolean, chunks: Waiting["chunks"]}} Kept
- * @typedef {{type: string, id?: number, atOnce?: boolean, ms?: number, port?: MessagePort, kept?: Kept[]}} FromPlayer
+ * @typedef {{type: string, id?: number, atOnce?: boolean, ms?: number, port?: MessagePort, kept?: Kept[],
+ *   late?: FromWorker[]}} FromPlayer
  * @typedef {(message: object, transfer?: Transferable[]) => void} Post
  */
 
@@ -66,17 +67,18 @@ export class Queue {
   }
 
   /** A message of the player. @param {FromPlayer} message */
-  command({ type, id = 0, atOnce, ms = 0, port, kept = [] }) {
+  command({ type, id = 0, atOnce, ms = 0, port, kept = [], late = [] }) {
     if (type === "stop") this.stop(id, atOnce);
     else if (type === "preroll") this.preroll.base = ms / 1000;
     else if (type === "port" && port) {
       for (const one of kept) this.waiting.push(Waiting.of(one));
       this.#port = port;
       port.onmessage = ({ data }) => this.receive(data);
+      for (const message of late) this.receive(message);
     } else if (type === "leave" && this.#port) {
-      this.#port.onmessage = null;
+      this.#port.onmessage = ({ data }) => late.push(data); // until another one listens, in the same thread
       for (const one of this.waiting) one.rewind(this.played(one));
-      this.post({ type: "left", port: this.#port, kept: this.waiting.splice(0) }, [this.#port]);
+      this.post({ type: "left", port: this.#port, kept: this.waiting.splice(0), late }, [this.#port]);
       this.#port = null;
     }
   }

@@ -42,7 +42,7 @@ export class Scheduled extends Queue {
   }
 
   get time() {
-    return this.now + (this.#pieces.length ? 0 : LEAD_S);
+    return this.#pieces.length ? Math.max(this.now, this.#pieces[0].start) : this.now + LEAD_S;
   }
 
   /** @param {import("./playout.js").FromPlayer} message */

@@ -16,7 +16,8 @@ class PlayoutProcessor extends AudioWorkletProcessor {
   }
 
   /** @param {Float32Array[][]} _ @param {Float32Array[][]} outputs */
-  process(_, [[out]]) {
+  process(_, outputs) {
+    const out = outputs[0][0];
     const playout = this.#playout;
     const rate = playout.tune();
     if (rate !== this.#resampler.from) this.#resampler = new Resampler(rate, sampleRate);

@@ -163,6 +163,18 @@ async def test_stop_before_the_first_sound(open_sound: OpenSound, scheduled: boo
     assert not await sound.watched.events("audible", first)
 
 
+async def test_stop_twice_stops_once(open_sound: OpenSound) -> None:
+    sound = await open_sound()
+    assert await sound.page.evaluate("() => player.stop()") == {"id": 0, "played": 0, "heardTextEnd": 0}
+    number = await sound.speak(tones(pieces=40, ms=50))
+    await sound.watched.event("audible", number)
+    first, _ = await sound.page.evaluate("() => Promise.all([player.stop(), player.stop()])")
+    assert first["id"] == number
+    assert len(await sound.watched.events("stopped")) == 1
+    cancels = [each for each in await sound.watched.events("warning") if each["code"] == "cancel"]
+    assert len(cancels) == 1
+
+
 @pytest.mark.parametrize("scheduled", [False, True], ids=["worklet", "scheduled"])
 async def test_words_are_told_when_they_are_heard(open_sound: OpenSound, scheduled: bool) -> None:
     sound = await open_sound(scheduled=scheduled)
@@ -190,7 +202,7 @@ async def test_a_clock_that_stands_still_gets_another_context(open_sound: OpenSo
         await sound.watched.until(f"probe.contexts.length === {contexts} && player.context?.state === 'running'", 5)
     result = await sound.result(number)
     report = await sound.watched.report(number)
-    assert (result["heardAll"], result["samples"]) == (True, 72_000)
+    assert result == {"id": number, "heardAll": True, "samples": 72_000, "verified": True}
     assert (report["crc"], report["received"]) == (alone["crc"], 72_000)
     assert [each["state"] for each in await sound.watched.events("audio")].count("frozen") == 2
 
@@ -217,6 +229,19 @@ async def test_interrupted_refused_and_frozen_twice(open_sound: OpenSound) -> No
         assert 3.0 < left < 3.99, "what was not played, and no more"
         result = await sound.result(number)
         assert (result["heardAll"], result["samples"]) == (True, 96_000)
+
+
+async def test_a_clock_that_never_runs_is_a_failure_with_words(open_sound: OpenSound) -> None:
+    sound = await open_sound(scheduled=True, fake=True)
+    await sound.page.evaluate("""() => {
+        Object.defineProperty(AudioContext.prototype, "frozen", { get: () => true, set() {} });
+        setInterval(() => { for (const context of contexts) delete context.frozen; }, 10);
+    }""")
+    number = await sound.speak(tones(pieces=5, ms=100))
+    result = await sound.result(number)
+    assert result["error"] == "no_audio"
+    (failure,) = await sound.watched.events("failure")
+    assert (failure["code"], failure["retryable"]) == ("no_audio", True)
 
 
 async def test_suspended_before_anything_sounds_it_asks_for_a_tap(open_sound: OpenSound) -> None:

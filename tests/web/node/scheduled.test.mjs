@@ -247,16 +247,17 @@ test("another context goes on where this one was", () => {
   const start = desk.context.nodes[0].when;
   desk.context.currentTime = start + 0.6;
   desk.scheduled.postMessage({ type: "leave" });
-  const [{ kept }] = desk.of("left");
+  const [{ kept, late }] = desk.of("left");
+  desk.audio(1, 2400);
   const other = new Desk(44100);
-  other.scheduled.postMessage({ type: "port", port: other.port, kept });
+  other.scheduled.postMessage({ type: "port", port: other.port, kept, late });
   other.at = { ...desk.at };
   other.complete(1);
   const { nodes } = other.context;
   const length = nodes.reduce((sum, { buffer }) => sum + buffer.duration, 0);
-  assert.ok(Math.abs(length - 1.4) < 0.001, `${length}`);
+  assert.ok(Math.abs(length - 1.5) < 0.001, `${length}`);
   other.pass(3);
-  assert.deepEqual(other.of("ended").map(({ id, played }) => [id, played]), [[1, 48000]]);
+  assert.deepEqual(other.of("ended").map(({ id, played }) => [id, played]), [[1, 50400]]);
   assert.ok(desk.context.render(start + 0.61, start + 2).every((x) => x === 0));
 });
 
