@@ -6,6 +6,7 @@ extra `web`.
 """
 
 import asyncio
+import os
 import sys
 import zlib
 from typing import Final
@@ -151,6 +152,9 @@ async def measure(report: Report, server: ServerProcess, runs: int, seconds: flo
         await first_samples(report, browser, url, runs)
         await cuts(report, browser, server, url)
         await calm(report, browser, url, seconds)
+    report.note(
+        f"tasks are long, too, where others want the processors: the load was {os.getloadavg()[0]:.1f} at the end"
+    )
 
 
 def main() -> int:

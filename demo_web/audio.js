@@ -6,6 +6,8 @@
 const SETTLE_MS = 400; // a browser that wants a tap first leaves `resume` open
 const FROZEN_MS = 500;
 const LOOK_MS = 100;
+const AGAIN_MS = 1000;
+const TRIES = 120;
 const LONGEST_MS = 8000;
 const TAPS = ["pointerdown", "pointerup", "keydown", "visibilitychange"]; // the last may do on iOS
 
@@ -89,27 +91,41 @@ export class Audio {
   async #connect(context, output) {
     /** @type {MessagePort | Scheduled | null} */
     let sink = null;
-    try {
-      if (context.audioWorklet) {
-        await context.audioWorklet.addModule(this.#worklet);
-        const options = { numberOfInputs: 0, outputChannelCount: [1] };
-        const node = new AudioWorkletNode(context, "cosystream-playout", options);
-        node.onprocessorerror = () => this.#ears.lost("the audio thread failed");
-        node.connect(output);
-        sink = node.port;
-      }
-    } catch {
-      // A page that forbids the module: as in browsers without worklets.
+    for (let tries = 0; !sink && context === this.context; tries++) {
+      sink = await this.#load(context, output, tries ? `?${tries}` : "").catch((error) => {
+        if (tries >= TRIES) throw error;
+        return null; // the server is away, and its files with it
+      });
+      if (!sink) await new Promise((resolve) => setTimeout(resolve, AGAIN_MS));
     }
-    if (!sink) {
-      const { Scheduled } = await import("./scheduled.js");
-      sink = new Scheduled(context, output);
-    }
-    if (context !== this.context) return;
+    if (!sink || context !== this.context) return;
     sink.onmessage = (/** @type {{data: any}} */ { data }) => this.#ears.told(data); // either one's
     this.#sink = sink;
     this.post({ type: "preroll", ms: this.#prerollMs });
     for (const { message, transfer } of this.#unsent.splice(0)) this.post(message, transfer);
+  }
+
+  /**
+   * @param {AudioContext} context
+   * @param {AudioNode} output
+   * @param {string} query another one each time: browsers remember that a module could not be loaded
+   * @returns {Promise<MessagePort | Scheduled>}
+   */
+  async #load(context, output, query) {
+    try {
+      if (context.audioWorklet) {
+        await context.audioWorklet.addModule(this.#worklet + query);
+        const options = { numberOfInputs: 0, outputChannelCount: [1] };
+        const node = new AudioWorkletNode(context, "cosystream-playout", options);
+        node.onprocessorerror = () => this.#ears.lost("the audio thread failed");
+        node.connect(output);
+        return node.port;
+      }
+    } catch {
+      // A page that forbids the module: as in browsers without worklets.
+    }
+    const { Scheduled } = await import(`./scheduled.js${query}`);
+    return new Scheduled(context, output);
   }
 
   /** In a tap: may sound from now on. Resolves when it does, or when it is clear that it may not. */
@@ -159,7 +175,7 @@ export class Audio {
     if (this.#patience === 8 * FROZEN_MS) this.#ears.lost("the clock of the sound stands still");
     this.#sink = null;
     this.context = null;
-    this.#ears.state("frozen", false);
+    this.#ears.state((this.#said = "frozen"), false);
     old.onstatechange = null;
     if (sink) {
       const left = new Promise((resolve) => {

@@ -80,6 +80,17 @@ class PlayerPage:
         assert (report["received"], report["state"]) == (result["samples"], "idle")
         return report
 
+    async def complete(self, number: int, pcm: bytes, timeout_s: float = 20.0) -> dict[str, Any]:
+        """Wait until so many samples are there, heard or not; the last report about them. AssertionError unless they
+        are these.
+        """
+        samples, crc = checksum(pcm)
+        there = f"each.kind === 'report' && each.id === {number} && each.received >= {samples}"
+        await self.watched.until(f"probe.events.some((each) => {there})", timeout_s)
+        report = await self.watched.report(number)
+        assert (report["received"], report["crc"]) == (samples, crc)
+        return report
+
     async def reached(self, id: int, samples: int) -> None:
         """Wait until so much of it was played."""
         await self.watched.until(

@@ -22,7 +22,7 @@ NARROW = {"width": 375, "height": 812}
 
 
 async def look(page: DemoPage, name: str) -> None:
-    """Keep a picture at both widths, then ask axe-core; nothing may be wider than the screen."""
+    """Keep a picture at both widths and ask axe-core; nothing may be wider than the screen."""
     for size in (WIDE, NARROW):
         await page.page.set_viewport_size(size)  # type: ignore[arg-type]  # a TypedDict of the same shape
         wide = await page.page.evaluate("() => document.documentElement.scrollWidth")
@@ -30,6 +30,14 @@ async def look(page: DemoPage, name: str) -> None:
         await page.page.screenshot(path=ARTIFACTS / f"{name}-{size['width']}.png", full_page=True)
         complaints = await page.complaints()
         assert not complaints, f"{name}, {size['width']} px:\n" + "\n".join(complaints)
+
+
+async def test_what_is_wrong_is_found(open_page: OpenPage, tone_server: ServerProcess) -> None:
+    page = DemoPage(await open_page(f"{tone_server.http}/"))
+    await page.ready()
+    await page.page.evaluate("() => { document.querySelector('#speak').textContent = ''; }")
+    (complaint,) = await page.complaints()
+    assert complaint.startswith("button-name (critical)")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
