@@ -1,5 +1,5 @@
-// A small server of the protocol for tests: exact, strict, without time of its own. Each character of a text is spoken as
-// CHAR_SAMPLES samples that tell which character it is, so that every sample of a timeline has one right value.
+// A small server of the protocol for tests: exact, strict, without time of its own. Each character of a text is spoken
+// as CHAR_SAMPLES samples that tell which character it is, so that every sample of a timeline has one right value.
 
 import { createHash } from "node:crypto";
 import { crc32 } from "node:zlib";
@@ -25,15 +25,41 @@ const sha = (data) => createHash("sha256").update(data).digest();
 
 class Utterance {
   constructor(number, format) {
-    Object.assign(this, { number, format, pieces: [], ended: false, cancelled: false, done: false, spokenTo: 0, samples: [] });
+    Object.assign(this, {
+      number,
+      format,
+      pieces: [],
+      ended: false,
+      cancelled: false,
+      done: false,
+      spokenTo: 0,
+      samples: [],
+    });
     Object.assign(this, { segments: [], codedSent: 0, pcmEnd: null, sent: 0, acked: 0, played: 0, length: 0 });
   }
 }
 
 export class FakeSession {
   constructor(server, open) {
-    Object.assign(this, { server, generation: 1, epoch: 0, seq: 0, spent: 0, events: 0, tokens: ["token1"], carrier: null });
-    Object.assign(this, { paused: false, wire: new Map(), log: [], cursor: 0, utterances: new Map(), writing: null, open });
+    Object.assign(this, {
+      server,
+      generation: 1,
+      epoch: 0,
+      seq: 0,
+      spent: 0,
+      events: 0,
+      tokens: ["token1"],
+      carrier: null,
+    });
+    Object.assign(this, {
+      paused: false,
+      wire: new Map(),
+      log: [],
+      cursor: 0,
+      utterances: new Map(),
+      writing: null,
+      open,
+    });
     this.id = `session${++server.sessions}`;
     this.lead = open.max_lead_ms === undefined ? 4_000 : open.max_lead_ms;
     this.switchAt = open.format === "auto" ? server.options.switchAt : 0;
@@ -42,9 +68,24 @@ export class FakeSession {
   get opened() {
     const { open, server } = this;
     return {
-      type: "opened", session: this.id, token: this.tokens[0], epoch: 0, generation: 1,
-      config: { voice: "tone", format: open.format ?? "pcm", sample_rate: RATE, max_lead_ms: this.lead, mode: "stream" },
-      limits: { resume_ttl_ms: server.options.ttl, text_window_chars: server.options.window, queued_utterances: 4, text_chars: 40 },
+      type: "opened",
+      session: this.id,
+      token: this.tokens[0],
+      epoch: 0,
+      generation: 1,
+      config: {
+        voice: "tone",
+        format: open.format ?? "pcm",
+        sample_rate: RATE,
+        max_lead_ms: this.lead,
+        mode: "stream",
+      },
+      limits: {
+        resume_ttl_ms: server.options.ttl,
+        text_window_chars: server.options.window,
+        queued_utterances: 4,
+        text_chars: 40,
+      },
       pre_skip: open.format === "pcm" || !open.format ? 0 : PRE_SKIP,
     };
   }
@@ -72,7 +113,8 @@ export class FakeSession {
       }
       let text = "";
       let index = 0;
-      while (index < utterance.pieces.length && utterance.pieces[index].text !== undefined) text += utterance.pieces[index++].text;
+      while (index < utterance.pieces.length && utterance.pieces[index].text !== undefined)
+        text += utterance.pieces[index++].text;
       const closed = all || index < utterance.pieces.length;
       const found = text.search(/[.!?]./su);
       const chars = [...text];
@@ -92,7 +134,15 @@ export class FakeSession {
     const segment = utterance.segments.length;
     const start = utterance.spokenTo;
     const first = utterance.samples.length;
-    this.#event({ type: "segment_begin", utterance: number, segment, start, end, first_sample: first, kind: text ? "speech" : "silence" });
+    this.#event({
+      type: "segment_begin",
+      utterance: number,
+      segment,
+      start,
+      end,
+      first_sample: first,
+      kind: text ? "speech" : "silence",
+    });
     if (text && this.server.options.words) {
       const words = [...text.matchAll(/\S+/gu)].map((match) => {
         const at = [...text.slice(0, match.index)].length;
@@ -108,7 +158,13 @@ export class FakeSession {
     this.#audio(utterance, false, silence ? first : null);
     const digest = sha(raw(samples));
     utterance.segments.push({ digest, first, samples, start, end, text });
-    this.#event({ type: "segment_end", utterance: number, segment, samples: samples.length, digest: digest.toString("hex") });
+    this.#event({
+      type: "segment_end",
+      utterance: number,
+      segment,
+      samples: samples.length,
+      digest: digest.toString("hex"),
+    });
   }
 
   /** Frames for all samples that have none. */
@@ -125,7 +181,8 @@ export class FakeSession {
         this.log.push({ audio: utterance, codec: 1, first: at, count, silence: silence !== null });
         utterance.length = at + count;
       }
-      if (last && utterance.samples.length) this.log.push({ audio: utterance, codec: 1, first: utterance.length, count: 0, last });
+      if (last && utterance.samples.length)
+        this.log.push({ audio: utterance, codec: 1, first: utterance.length, count: 0, last });
       return;
     }
     const coded = utterance.samples.length + PRE_SKIP;
@@ -134,7 +191,14 @@ export class FakeSession {
       const begins = utterance.codedBegan !== true;
       utterance.codedBegan = true;
       const isLast = last && utterance.codedSent + PACKET >= until;
-      this.log.push({ audio: utterance, codec: 2, first: utterance.codedSent, count: PACKET, reset: begins, last: isLast });
+      this.log.push({
+        audio: utterance,
+        codec: 2,
+        first: utterance.codedSent,
+        count: PACKET,
+        reset: begins,
+        last: isLast,
+      });
     }
     utterance.length = utterance.samples.length;
   }
@@ -143,7 +207,13 @@ export class FakeSession {
     if (utterance.samples.length) this.#audio(utterance, true, null);
     utterance.done = true;
     const digest = sha(Buffer.concat(utterance.segments.map((each) => each.digest))).toString("hex");
-    this.#event({ type: "done", utterance: utterance.number, samples: utterance.samples.length, digest, statistics: {} });
+    this.#event({
+      type: "done",
+      utterance: utterance.number,
+      samples: utterance.samples.length,
+      digest,
+      statistics: {},
+    });
   }
 
   // ---- what the client says ----
@@ -157,13 +227,15 @@ export class FakeSession {
     if (message.seq !== this.seq + 1) return fail("sequence", `${message.seq} after ${this.seq}`);
     this.seq++;
     const utterance = this.writing;
-    if (["text", "silence", "flush", "end"].includes(message.type) && !utterance) return fail("unexpected", message.type);
+    if (["text", "silence", "flush", "end"].includes(message.type) && !utterance)
+      return fail("unexpected", message.type);
     if (message.type === "start") {
       if (utterance) return fail("unexpected", "start");
       if (message.utterance <= Math.max(0, ...this.utterances.keys())) return fail("bad_message", "utterance");
       this.writing = new Utterance(message.utterance, this.open.format === "opus" ? "opus" : "pcm");
       this.utterances.set(message.utterance, this.writing);
-      if ([...this.utterances.values()].filter((each) => this.isUnfinished(each)).length > 4) return fail("queue_full", "");
+      if ([...this.utterances.values()].filter((each) => this.isUnfinished(each)).length > 4)
+        return fail("queue_full", "");
     } else if (message.type === "text") {
       this.received = (this.received ?? 0) + [...message.text].length;
       if (this.received - this.spent > this.server.options.window) return fail("text_window", "");
@@ -179,7 +251,9 @@ export class FakeSession {
       this.writing = null;
     } else if (message.type === "cancel") {
       const all = [...this.utterances.values()].filter((each) => this.isUnfinished(each));
-      for (const each of all) if (message.utterance === null || message.utterance === undefined || each.number === message.utterance) this.#cancel(each, message);
+      for (const each of all)
+        if (message.utterance === null || message.utterance === undefined || each.number === message.utterance)
+          this.#cancel(each, message);
     }
     if (message.type === "pause") this.paused = true;
     if (message.type === "unpause") this.paused = false;
@@ -198,12 +272,20 @@ export class FakeSession {
     if (this.writing === utterance) this.writing = null;
     for (const piece of utterance.pieces) this.spent += piece.silence ? 1 : [...(piece.text ?? "")].length;
     utterance.pieces = [];
-    const rest = this.log.slice(this.cursor).filter((each) => each.audio !== utterance && each.utterance !== utterance.number);
+    const rest = this.log
+      .slice(this.cursor)
+      .filter((each) => each.audio !== utterance && each.utterance !== utterance.number);
     this.log.length = this.cursor;
-    const sample = Math.min(utterance.samples.length, utterance.format === "opus" ? Math.max(0, utterance.sent - PRE_SKIP) : utterance.sent);
-    const events = (this.log.findLast((each) => each.event)?.event ?? this.lowest ?? 0);
+    const sample = Math.min(
+      utterance.samples.length,
+      utterance.format === "opus" ? Math.max(0, utterance.sent - PRE_SKIP) : utterance.sent,
+    );
+    const events = this.log.findLast((each) => each.event)?.event ?? this.lowest ?? 0;
     this.events = events;
-    for (const each of [{ type: "cancelled", utterance: utterance.number, sample, heard_text_end: Math.floor(played / CHAR_SAMPLES) }, ...rest]) {
+    for (const each of [
+      { type: "cancelled", utterance: utterance.number, sample, heard_text_end: Math.floor(played / CHAR_SAMPLES) },
+      ...rest,
+    ]) {
       if (each.type) this.#event(each);
       else this.log.push(each);
     }
@@ -224,7 +306,8 @@ export class FakeSession {
     entry.played = Math.max(entry.played, played);
     entry.ackedAll ||= entry.doneSent && next >= entry.sent;
     for (const each of this.utterances.values()) {
-      if (each.number < utterance && each.doneSent) Object.assign(each, { ackedAll: true, played: each.samples.length });
+      if (each.number < utterance && each.doneSent)
+        Object.assign(each, { ackedAll: true, played: each.samples.length });
     }
     this.pump();
   }
@@ -255,8 +338,13 @@ export class FakeSession {
     }
     const { audio: utterance, codec, first, count, last = false } = item;
     const place = codec === 2 ? first - PRE_SKIP : first;
-    if (this.paused || (this.lead !== null && !last && place - utterance.played > (this.lead * RATE) / 1_000)) return false;
-    if (this.lead !== null && [...this.utterances.values()].some((each) => each.number < utterance.number && this.isUnfinished(each))) return false;
+    if (this.paused || (this.lead !== null && !last && place - utterance.played > (this.lead * RATE) / 1_000))
+      return false;
+    if (
+      this.lead !== null &&
+      [...this.utterances.values()].some((each) => each.number < utterance.number && this.isUnfinished(each))
+    )
+      return false;
     this.cursor++;
     this.frame(item);
     return true;
@@ -316,9 +404,16 @@ export class FakeSession {
     const room = options.window - (this.received ?? 0) + this.spent;
     const next = this.log.find((each) => each.audio);
     this.send({
-      type: "resumed", generation: this.generation, epoch: this.epoch, utterance: next?.audio.number ?? message.utterance,
-      from_sample: next?.first ?? message.next_sample, synthesised_end: next?.audio.samples.length ?? message.next_sample,
-      new_token: token, mode: "block", seq: this.seq, room,
+      type: "resumed",
+      generation: this.generation,
+      epoch: this.epoch,
+      utterance: next?.audio.number ?? message.utterance,
+      from_sample: next?.first ?? message.next_sample,
+      synthesised_end: next?.audio.samples.length ?? message.next_sample,
+      new_token: token,
+      mode: "block",
+      seq: this.seq,
+      room,
     });
     this.pump();
     return null;
@@ -349,11 +444,15 @@ export class FakeSession {
     this.events = this.lowest = message.events_seen;
     const lacks = (each) => this.#lacksAudio(each, message);
     const told = old.slice(0, cursor).filter((each) => each.event && each.event <= message.events_seen);
-    const segmentAt = (each) => told.some((other) => other.type === "segment_end" && other.utterance === each.utterance && other.segment === each.segment);
+    const segmentAt = (each) =>
+      told.some(
+        (other) => other.type === "segment_end" && other.utterance === each.utterance && other.segment === each.segment,
+      );
     for (const each of old) {
       if (each.audio ? each.audio.cancelled || !lacks(each) : each.segment !== undefined && segmentAt(each)) continue;
       if (each.audio) this.log.push(each);
-      else if (each.type !== "done" || !told.includes(each) || each.utterance >= message.utterance) this.#event({ ...each });
+      else if (each.type !== "done" || !told.includes(each) || each.utterance >= message.utterance)
+        this.#event({ ...each });
     }
     this.#trim(message);
     const first = this.log.findIndex((each) => each.audio);
@@ -361,7 +460,8 @@ export class FakeSession {
     if (item?.codec === 2 && item.audio.number === message.utterance) {
       const from = Math.max(0, Math.floor((item.first - WARM_SAMPLES) / PACKET)) * PACKET; // a new encoder
       const warm = [];
-      for (let at = from; at < item.first; at += PACKET) warm.push({ ...item, first: at, reset: at === from, last: false });
+      for (let at = from; at < item.first; at += PACKET)
+        warm.push({ ...item, first: at, reset: at === from, last: false });
       this.log.splice(first, 1, ...warm, { ...item, reset: from === item.first });
     }
   }
@@ -371,7 +471,14 @@ export class FakeSession {
 export class FakeServer {
   constructor(wire, options = {}) {
     this.options = { ttl: 60_000, window: 60, words: true, epochs: false, switchAt: 2_500, ...options };
-    Object.assign(this, { ...wire, sessions: 0, sessionsById: new Map(), byConnection: new Map(), errors: [], opens: [] });
+    Object.assign(this, {
+      ...wire,
+      sessions: 0,
+      sessionsById: new Map(),
+      byConnection: new Map(),
+      errors: [],
+      opens: [],
+    });
   }
 
   receive(connection, text) {

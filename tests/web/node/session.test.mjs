@@ -16,7 +16,16 @@ class Desk {
   constructor(open = {}, opened = {}) {
     this.session = new Session(open, { random: () => 0.5 });
     this.effects = [];
-    this.opened = { type: "opened", session: "s", token: "t", epoch: 0, generation: 1, config: { sample_rate: 24_000, max_lead_ms: 4_000 }, limits: LIMITS, ...opened };
+    this.opened = {
+      type: "opened",
+      session: "s",
+      token: "t",
+      epoch: 0,
+      generation: 1,
+      config: { sample_rate: 24_000, max_lead_ms: 4_000 },
+      limits: LIMITS,
+      ...opened,
+    };
     this.event = 0;
   }
 
@@ -57,7 +66,9 @@ class Desk {
   said(types = null) {
     const sent = this.effects.filter((each) => each.type === "send").map((each) => JSON.parse(each.data));
     this.effects = [];
-    return sent.filter((each) => (types ? types.includes(each.type) : each.type !== "ack")).map(({ seq: _, ...rest }) => rest);
+    return sent
+      .filter((each) => (types ? types.includes(each.type) : each.type !== "ack"))
+      .map(({ seq: _, ...rest }) => rest);
   }
 
   failure() {
@@ -121,7 +132,13 @@ test("a character may come in halves; half of one is none", () => {
   desk.do(desk.session.write("\udc4bb\udc4b", 0));
   desk.do(desk.session.write("\ud83d", 0));
   desk.do(desk.session.end(0));
-  assert.equal(desk.said(["text"]).map((each) => each.text).join(""), "a👋b\ufffd\ufffd");
+  assert.equal(
+    desk
+      .said(["text"])
+      .map((each) => each.text)
+      .join(""),
+    "a👋b\ufffd\ufffd",
+  );
 });
 
 test("what the server would refuse fails here with the field's name", () => {
@@ -142,10 +159,16 @@ test("an ack follows 32 KiB, 100 ms, the timer, and the end", () => {
   desk.frame(0, 960, 20);
   assert.deepEqual(desk.said(["ack"]), []);
   desk.frame(960, 16_000, 30);
-  assert.deepEqual(desk.said(["ack"]).map((each) => each.next_sample), [16_960]);
+  assert.deepEqual(
+    desk.said(["ack"]).map((each) => each.next_sample),
+    [16_960],
+  );
   desk.frame(16_960, 960, 100);
   desk.frame(17_920, 960, 131);
-  assert.deepEqual(desk.said(["ack"]).map((each) => each.next_sample), [18_880]);
+  assert.deepEqual(
+    desk.said(["ack"]).map((each) => each.next_sample),
+    [18_880],
+  );
   desk.wait(131, 340);
   const [ack] = desk.said(["ack"]);
   assert.deepEqual([ack.next_sample, ack.event, ack.generation, ack.utterance], [18_880, 1, 1, 1]);
@@ -161,7 +184,11 @@ test("played is told until all was heard, then no more", () => {
   simulation.at(2, () => (simulation.say(1, "One two three."), simulation.do(session.end(2))));
   simulation.run(500);
   assert.equal(session.unfinished, false);
-  const acks = () => simulation.effects.filter((each) => each.type === "send").map((each) => JSON.parse(each.data)).filter((each) => each.type === "ack");
+  const acks = () =>
+    simulation.effects
+      .filter((each) => each.type === "send")
+      .map((each) => JSON.parse(each.data))
+      .filter((each) => each.type === "ack");
   const before = acks().length;
   simulation.do(session.played(1, 600.7, 44.4, 1, 500));
   simulation.run(1_100);
@@ -181,16 +208,24 @@ test("silence of the server: a second connection, and the first one is kept", ()
   desk.do(desk.session.begin({}, 0));
   desk.effects = [];
   desk.wait(0, 1_199);
-  assert.deepEqual(desk.effects.filter((each) => each.type !== "send"), []);
+  assert.deepEqual(
+    desk.effects.filter((each) => each.type !== "send"),
+    [],
+  );
   desk.wait(1_199, 1_210);
-  assert.deepEqual(desk.effects.filter((each) => each.type !== "send"), [
-    { type: "state", state: "reconnecting", reason: "silent", detail: null },
-    { type: "connect", connection: 2 },
-  ]);
+  assert.deepEqual(
+    desk.effects.filter((each) => each.type !== "send"),
+    [
+      { type: "state", state: "reconnecting", reason: "silent", detail: null },
+      { type: "connect", connection: 2 },
+    ],
+  );
   // the first one speaks: it is asked whether it hears, too
   desk.effects = [];
   desk.get({ type: "heartbeat" }, 1_300);
   assert.deepEqual(desk.said(["ping"]), [{ type: "ping", id: 1 }]);
+  desk.get({ type: "heartbeat" }, 1_310);
+  assert.deepEqual(desk.said(["ping"]), [], "once");
   desk.get({ type: "pong", id: 1 }, 1_320);
   assert.ok(desk.effects.some((each) => each.state === "ready" && each.reason === "recovered"));
   assert.ok(desk.effects.some((each) => each.type === "drop" && each.connection === 2 && each.code === 4000));
@@ -213,11 +248,30 @@ test("resume: what it has, then what the server lacks, on the new connection", (
   desk.do(session.connected(2, 10));
   assert.deepEqual(desk.said(), [
     {
-      type: "resume", session: "s", token: "t", epoch: 0, generation_seen: 1, utterance: 1, next_sample: 960,
-      events_seen: 1, played_sample: 240, have_decoder: true,
+      type: "resume",
+      session: "s",
+      token: "t",
+      epoch: 0,
+      generation_seen: 1,
+      utterance: 1,
+      next_sample: 960,
+      events_seen: 1,
+      played_sample: 240,
+      have_decoder: true,
     },
   ]);
-  const resumed = { type: "resumed", generation: 2, epoch: 0, utterance: 1, from_sample: 960, synthesised_end: 960, new_token: "u", mode: "block", seq: 2, room: 900 };
+  const resumed = {
+    type: "resumed",
+    generation: 2,
+    epoch: 0,
+    utterance: 1,
+    from_sample: 960,
+    synthesised_end: 960,
+    new_token: "u",
+    mode: "block",
+    seq: 2,
+    room: 900,
+  };
   desk.get(resumed, 20, 2);
   assert.ok(desk.effects.every((each) => each.type !== "send" || each.connection === 2));
   assert.deepEqual(desk.said(), [{ type: "text", text: "More." }, { type: "end" }]);
@@ -233,7 +287,7 @@ test("attempts: every half second, at most three, ever less often, until it take
   desk.do(desk.session.closed(1, 1006, "", 0));
   const times = [];
   let open = 1;
-  for (let due; (due = desk.session.deadline) !== null; ) {
+  for (let due; (due = desk.session.deadline) !== null;) {
     for (const effect of desk.do(desk.session.tick(due))) {
       if (effect.type === "connect") times.push(due);
       open += effect.type === "connect" ? 1 : effect.type === "drop" ? -1 : 0;
@@ -269,8 +323,14 @@ test("busy: at first it is told, later it is waited for", () => {
 test("the server's error ends the session", () => {
   const desk = new Desk().open();
   desk.get({ type: "error", code: "unknown_voice", message: "none", field: "open.voice" });
-  assert.deepEqual(desk.effects.map((each) => each.type), ["drop", "state"]);
-  assert.deepEqual([desk.effects[0].code, desk.failure().code, desk.failure().field], [1000, "unknown_voice", "open.voice"]);
+  assert.deepEqual(
+    desk.effects.map((each) => each.type),
+    ["drop", "state"],
+  );
+  assert.deepEqual(
+    [desk.effects[0].code, desk.failure().code, desk.failure().field],
+    [1000, "unknown_voice", "open.voice"],
+  );
   assert.deepEqual(desk.session.write("x", 1), []);
   assert.deepEqual(desk.session.close(1), []);
 });
@@ -280,7 +340,10 @@ test("nobody answers: it says so after ten seconds, and asks one connection at a
   desk.do(desk.session.start(0));
   desk.do(desk.session.refused(1, { code: "unreachable", message: "refused", retryable: true }, 5));
   desk.wait(5, 600);
-  assert.deepEqual(desk.effects.filter((each) => each.type === "connect").map((each) => each.connection), [1, 2]);
+  assert.deepEqual(
+    desk.effects.filter((each) => each.type === "connect").map((each) => each.connection),
+    [1, 2],
+  );
   desk.wait(600, 20_000);
   assert.equal(desk.failure().code, "unreachable");
   const refused = new Desk();
@@ -295,7 +358,10 @@ test("no second utterance more than the server takes, none while it goes away", 
     desk.do(desk.session.begin({}, 0));
     desk.do(desk.session.end(0));
   }
-  assert.deepEqual(desk.said(["start"]).map((each) => each.utterance), [1, 2]);
+  assert.deepEqual(
+    desk.said(["start"]).map((each) => each.utterance),
+    [1, 2],
+  );
   desk.get({ type: "goaway", deadline_ms: 1_000 });
   desk.tell({ type: "done", samples: 0, digest: EMPTY, wire_digest: EMPTY, statistics: {} }, 1);
   desk.tell({ type: "done", utterance: 2, samples: 0, digest: EMPTY, wire_digest: EMPTY, statistics: {} }, 1);
@@ -304,7 +370,18 @@ test("no second utterance more than the server takes, none while it goes away", 
   assert.ok(desk.effects.some((each) => each.state === "reconnecting" && each.reason === "stopped"));
   desk.do(desk.session.connected(2, 3));
   desk.effects = [];
-  const resumed = { type: "resumed", generation: 2, epoch: 1, utterance: 0, from_sample: 0, synthesised_end: 0, new_token: "u", mode: "stream", seq: 4, room: 900 };
+  const resumed = {
+    type: "resumed",
+    generation: 2,
+    epoch: 1,
+    utterance: 0,
+    from_sample: 0,
+    synthesised_end: 0,
+    new_token: "u",
+    mode: "stream",
+    seq: 4,
+    room: 900,
+  };
   desk.get(resumed, 4, 2);
   assert.deepEqual(desk.said(), [{ type: "start", utterance: 3 }, { type: "end" }]);
 });
@@ -318,7 +395,11 @@ test("cancel: before it is open, while it is written, while it plays, when it is
   assert.deepEqual([early.message.type, early.message.sample, early.message.utterance], ["cancelled", 0, 1]);
   assert.equal(desk.session.unfinished, false);
 
-  for (const [when, played] of [[30, 0], [70, 240], [600, 480]]) {
+  for (const [when, played] of [
+    [30, 0],
+    [70, 240],
+    [600, 480],
+  ]) {
     const simulation = new Simulation({}).start();
     const { session } = simulation;
     simulation.do(session.begin({}, 0));
@@ -353,7 +434,10 @@ test("cancel during an outage is said after it; where the session is gone, here"
     simulation.run(95);
     simulation.at(115, () => simulation.do(session.cancel(null, 0, 115)));
     simulation.run(4_000);
-    assert.ok(simulation.states.some((each) => each.startsWith("reconnecting")), fault);
+    assert.ok(
+      simulation.states.some((each) => each.startsWith("reconnecting")),
+      fault,
+    );
     assert.equal(simulation.of(1).over?.type, "cancelled");
     assert.equal(simulation.of(2).over?.type, "cancelled");
     assert.equal(session.unfinished, false);
@@ -373,11 +457,29 @@ test("another session goes on from the word in which audio broke off", () => {
   const [restarted] = simulation.effects.filter((each) => each.type === "restarted");
   assert.deepEqual([restarted.sample, restarted.position], [1_200, 10]); // in "three"
   assert.equal(session.statistics.restarts, 1);
-  const starts = simulation.effects.filter((each) => each.type === "send").map((each) => JSON.parse(each.data)).filter((each) => each.type === "start");
-  assert.deepEqual(starts.map((each) => [each.utterance, each.speed]), [[1, 0.5], [1, 0.5]]);
+  const starts = simulation.effects
+    .filter((each) => each.type === "send")
+    .map((each) => JSON.parse(each.data))
+    .filter((each) => each.type === "start");
+  assert.deepEqual(
+    starts.map((each) => [each.utterance, each.speed]),
+    [
+      [1, 0.5],
+      [1, 0.5],
+    ],
+  );
   assert.equal(simulation.server.opens[1].voice, "tone", "the voice that it had");
-  const words = simulation.of(1).events.filter((each) => each.type === "timing").flatMap((each) => each.words);
-  assert.deepEqual(words.at(-1), { text: "four.", start: 16, end: 21, first_sample: 1_200 + 6 * CHAR_SAMPLES, end_sample: 1_200 + 11 * CHAR_SAMPLES });
+  const words = simulation
+    .of(1)
+    .events.filter((each) => each.type === "timing")
+    .flatMap((each) => each.words);
+  assert.deepEqual(words.at(-1), {
+    text: "four.",
+    start: 16,
+    end: 21,
+    first_sample: 1_200 + 6 * CHAR_SAMPLES,
+    end_sample: 1_200 + 11 * CHAR_SAMPLES,
+  });
 });
 
 test("what the server contradicts itself in ends the session", () => {
@@ -389,7 +491,8 @@ test("what the server contradicts itself in ends the session", () => {
     "opened again": (desk) => desk.get(desk.opened),
     "an ack of what was not said": (desk) => desk.get({ type: "seq_ack", seq: 99, room: 1 }),
     "the end of no segment": (desk) => desk.tell({ type: "segment_end", segment: 5, samples: 0, digest: EMPTY }),
-    "a wrong digest": (desk) => desk.tell({ type: "done", samples: 0, digest: "0".repeat(64), wire_digest: EMPTY, statistics: {} }),
+    "a wrong digest": (desk) =>
+      desk.tell({ type: "done", samples: 0, digest: "0".repeat(64), wire_digest: EMPTY, statistics: {} }),
     "a policy close": (desk) => desk.do(desk.session.closed(1, 1008, "no", 0)),
   };
   for (const [name, does] of Object.entries(cases)) {
@@ -407,7 +510,18 @@ test("a gap is asked for again, once", () => {
   desk.frame(960, 960, 2);
   assert.ok(desk.effects.some((each) => each.type === "drop" && each.connection === 1 && each.code === 4000));
   desk.do(desk.session.connected(2, 3));
-  const resumed = { type: "resumed", generation: 2, epoch: 0, utterance: 1, from_sample: 0, synthesised_end: 960, new_token: "u", mode: "block", seq: 1, room: 900 };
+  const resumed = {
+    type: "resumed",
+    generation: 2,
+    epoch: 0,
+    utterance: 1,
+    from_sample: 0,
+    synthesised_end: 960,
+    new_token: "u",
+    mode: "block",
+    seq: 1,
+    room: 900,
+  };
   desk.get(resumed, 4, 2);
   desk.frame(960, 960, 5, { connection: 2, generation: 2 });
   assert.equal(desk.failure().code, "misbehaved");
@@ -419,8 +533,61 @@ test("close: over at once, on every connection", () => {
   desk.wait(0, 1_300);
   desk.effects = [];
   desk.do(desk.session.close(1_300));
-  assert.deepEqual(desk.effects.filter((each) => each.type === "drop").map((each) => [each.connection, each.code]).sort(), [[1, 1000], [2, 1000]]);
+  assert.deepEqual(
+    desk.effects
+      .filter((each) => each.type === "drop")
+      .map((each) => [each.connection, each.code])
+      .sort(),
+    [
+      [1, 1000],
+      [2, 1000],
+    ],
+  );
   assert.deepEqual(desk.effects.at(-1), { type: "state", state: "closed", reason: "", detail: null });
   assert.equal(desk.session.deadline, null);
   assert.deepEqual(desk.session.text(1, "{}", 1_301), []);
+});
+
+test("what is known already is cut off, however much of a frame it is", () => {
+  const desk = new Desk().open();
+  desk.do(desk.session.begin({}, 0));
+  desk.tell({ type: "segment_begin", segment: 0, start: 0, end: 7, first_sample: 0 }, 1);
+  desk.frame(0, 960, 2);
+  assert.deepEqual(desk.frame(480, 480, 3), []);
+  const [audio] = desk.frame(720, 960, 4);
+  assert.deepEqual([audio.first, audio.count, audio.payload.length], [960, 720, 1_440]);
+  assert.equal(desk.session.statistics.resentBytes, 960 + 480);
+});
+
+test("a late repeat of an ack gives no room", () => {
+  const desk = new Desk({}, { limits: { ...LIMITS, text_window_chars: 4 } }).open();
+  desk.do(desk.session.begin({}, 0));
+  desk.do(desk.session.write("abcd", 0));
+  desk.get({ type: "seq_ack", seq: 2, room: 0 });
+  desk.get({ type: "seq_ack", seq: 1, room: 4 });
+  desk.effects = [];
+  desk.do(desk.session.write("e", 1));
+  assert.deepEqual(desk.said(), []);
+});
+
+test("a server that lost the end of what it had taken gets a new session, on another connection", () => {
+  const desk = new Desk().open();
+  desk.do(desk.session.begin({}, 0));
+  desk.do(desk.session.write("Hello.", 0));
+  desk.get({ type: "seq_ack", seq: 2, room: 900 });
+  desk.do(desk.session.closed(1, 1006, "", 5));
+  desk.do(desk.session.connected(2, 10));
+  desk.effects = [];
+  const resumed = { type: "resumed", generation: 2, epoch: 1, utterance: 0, from_sample: 0, synthesised_end: 0 };
+  desk.get({ ...resumed, new_token: "u", mode: "block", seq: 1, room: 900 }, 20, 2);
+  assert.deepEqual(desk.effects, [{ type: "drop", connection: 2, code: 4000 }]);
+  desk.wait(20, 600);
+  desk.do(desk.session.connected(3, 600));
+  assert.deepEqual(desk.said(["open"]).length, 1);
+  desk.get({ ...desk.opened, session: "other" }, 610, 3);
+  assert.deepEqual(desk.said(), [
+    { type: "start", utterance: 1 },
+    { type: "text", text: "Hello." },
+    { type: "flush", soft: true }, // the writer had paused meanwhile
+  ]);
 });

@@ -1,4 +1,4 @@
-// One session of the page against the fake server, over lines that break where they are told to, in a time of their own.
+// One session of the page against the fake server, over lines that break where they are told to, in their own time.
 
 import assert from "node:assert/strict";
 import { Session } from "../../../demo_web/session.js";
@@ -21,7 +21,18 @@ export function seeded(seed) {
 /** What a listener has of one utterance, and what it should have. */
 class Heard {
   constructor() {
-    Object.assign(this, { samples: [], kept: [], position: 0, text: "", over: null, events: [], verified: false, restarts: 0, decoder: null, played: 0 });
+    Object.assign(this, {
+      samples: [],
+      kept: [],
+      position: 0,
+      text: "",
+      over: null,
+      events: [],
+      verified: false,
+      restarts: 0,
+      decoder: null,
+      played: 0,
+    });
   }
 
   /** What was kept when another session went on, and what that says. */
@@ -61,13 +72,24 @@ class Heard {
 /**
  * `faults`: {[point]: what} where a point is `s` or `c` and the number of a message that the server or the client sent,
  * and what is `cut` (the connection breaks before it arrives), `cut after`, `hole` (nothing passes any more, nobody is
- * told), `pause` (nothing passes for 2 s), `lose` (that message) or `twice` (that event), `forget` (the server loses the session, and
+ * told), `pause` (nothing passes for 2 s), `lose` (that message) or `twice` (that event), `forget` (the server loses the
+ * session, and
  * the connection breaks).
  */
 export class Simulation {
   constructor({ open = {}, server = {}, faults = {}, seed = 0, delay = 20, reconnectMs = 60_000 } = {}) {
-    Object.assign(this, { now: 0, queue: [], order: 0, faults, delay, effects: [], heard: new Map(), states: [], counts: { s: 0, c: 0 } });
-    this.lines = new Map(); // connection: {up: whether it is, held: [from, to], last: arrival of the last message each way}
+    Object.assign(this, {
+      now: 0,
+      queue: [],
+      order: 0,
+      faults,
+      delay,
+      effects: [],
+      heard: new Map(),
+      states: [],
+      counts: { s: 0, c: 0 },
+    });
+    this.lines = new Map(); // connection: {up, dropped, held: until when nothing passes, last: arrivals each way}
     this.random = seeded(seed);
     this.session = new Session(open, { random: this.random, reconnectMs });
     const wire = {
@@ -115,7 +137,8 @@ export class Simulation {
     const time = Math.max(line.held ?? 0, this.now + this.delay, line.last[side] ?? 0);
     if (time === Infinity) return;
     line.last[side] = time;
-    for (let copy = fault === "twice" && String(data).includes('"event":') ? 2 : 1; copy > 0; copy--) this.at(time, () => this.lines.get(connection) === line && line.up && deliver(data));
+    for (let copy = fault === "twice" && String(data).includes('"event":') ? 2 : 1; copy > 0; copy--)
+      this.at(time, () => this.lines.get(connection) === line && line.up && deliver(data));
     if (fault === "cut after") this.at(time, () => this.break(connection));
   }
 
@@ -164,7 +187,10 @@ export class Simulation {
         const problem = { code: "unreachable", message: "down", retryable: true };
         return this.at(this.now + 5, () => this.do(this.session.refused(connection, problem, this.now)));
       }
-      this.at(this.now + 2 * this.delay, () => line.up && !line.dropped && this.do(this.session.connected(connection, this.now)));
+      this.at(
+        this.now + 2 * this.delay,
+        () => line.up && !line.dropped && this.do(this.session.connected(connection, this.now)),
+      );
     } else if (effect.type === "send") {
       this.pass(effect.connection, "c", effect.data, (data) => {
         this.server.receive(effect.connection, data);
@@ -173,12 +199,17 @@ export class Simulation {
     } else if (effect.type === "drop") {
       const line = this.lines.get(effect.connection);
       line.dropped = true;
-      if (line.up && line.held !== Infinity) this.at(Math.max(line.held ?? 0, this.now + this.delay), () => {
-        line.up = false;
-        this.server.closed(effect.connection, effect.code);
-      });
+      if (line.up && line.held !== Infinity)
+        this.at(Math.max(line.held ?? 0, this.now + this.delay), () => {
+          line.up = false;
+          this.server.closed(effect.connection, effect.code);
+        });
     } else if (effect.type === "state") {
-      this.states.push(effect.state === "failed" ? `failed ${effect.detail.code}: ${effect.detail.message}` : `${effect.state} ${effect.reason}`.trim());
+      this.states.push(
+        effect.state === "failed"
+          ? `failed ${effect.detail.code}: ${effect.detail.message}`
+          : `${effect.state} ${effect.reason}`.trim(),
+      );
     } else {
       this.tell(effect);
     }
@@ -249,7 +280,15 @@ export class Simulation {
         const heard = this.heard.get(number);
         if (heard.over?.type === "cancelled" || (heard.over && heard.played >= heard.over.samples)) continue;
         heard.played = Math.min(heard.samples.length, heard.played + (RATE * step) / 1_000);
-        this.do(this.session.played(number, heard.played, ((heard.samples.length - heard.played) * 1_000) / RATE, 0, this.now));
+        this.do(
+          this.session.played(
+            number,
+            heard.played,
+            ((heard.samples.length - heard.played) * 1_000) / RATE,
+            0,
+            this.now,
+          ),
+        );
         break;
       }
       this.at(this.now + step, report);
@@ -284,7 +323,8 @@ export class Simulation {
     assert.equal(at, [...heard.text].length);
     assert.equal(heard.events.filter((each) => each.type === "segment_end").length, begun.length);
     const words = heard.events.filter((each) => each.type === "timing").flatMap((each) => each.words);
-    if (this.server.options.words) assert.equal(words.map((each) => each.text).join(" "), heard.text.trim().replace(/\s+/g, " "));
+    if (this.server.options.words)
+      assert.equal(words.map((each) => each.text).join(" "), heard.text.trim().replace(/\s+/g, " "));
     assert.equal(heard.events.filter((each) => each.type === "done").length, 1);
   }
 }

@@ -27,7 +27,10 @@ function talk(options) {
 function verify(simulation, what) {
   try {
     assert.deepEqual(simulation.server.errors, []);
-    assert.deepEqual(simulation.states.filter((each) => each.startsWith("failed")), []);
+    assert.deepEqual(
+      simulation.states.filter((each) => each.startsWith("failed")),
+      [],
+    );
     for (const index of TEXTS.keys()) simulation.check(index + 1);
     assert.equal(simulation.session.unfinished, false);
     assert.equal(simulation.session.state, "ready");
@@ -75,7 +78,8 @@ for (const [kind, options] of Object.entries(KINDS)) {
         const side = random() < 0.6 ? "s" : "c";
         const fault = ["cut", "cut after", "hole", "pause", "twice", "forget"][Math.floor(random() * 6)];
         const isFatal = (each) => each === "forget" || options.server?.ttl === 0;
-        if (!isFatal(fault) || Object.values(faults).filter(isFatal).length < 3) faults[`${side}${1 + Math.floor(random() * 90)}`] = fault;
+        if (!isFatal(fault) || Object.values(faults).filter(isFatal).length < 3)
+          faults[`${side}${1 + Math.floor(random() * 90)}`] = fault;
       }
       verify(talk({ ...options, faults, seed }), `seed ${seed}, ${JSON.stringify(faults)}`);
     }
@@ -118,7 +122,8 @@ test("interrupted anywhere, on lines that break anywhere", () => {
       }
       if (!session.unfinished && session.state === "ready") break;
     }
-    const what = `seed ${seed}, ${JSON.stringify(options)}, cancel ${which} at ${when}, ${JSON.stringify(faults)} [${simulation.states.join(", ")}]`;
+    const states = simulation.states.join(", ");
+    const what = `seed ${seed}, ${JSON.stringify({ options, which, when, faults })} [${states}]`;
     assert.deepEqual(simulation.server.errors, [], what);
     assert.equal(session.unfinished, false, what);
     for (const [number, samples] of before) {

@@ -7,7 +7,15 @@ import { test } from "node:test";
 import { crc32 as zlibCrc32 } from "node:zlib";
 import { crc32, Sha256 } from "../../../demo_web/digest.js";
 import { Timeline } from "../../../demo_web/session_timeline.js";
-import { chars, decodeFrame, decodeServer, encodeClient, offset, wellFormed, WireError } from "../../../demo_web/wire.js";
+import {
+  chars,
+  decodeFrame,
+  decodeServer,
+  encodeClient,
+  offset,
+  wellFormed,
+  WireError,
+} from "../../../demo_web/wire.js";
 
 const read = (name) => JSON.parse(readFileSync(new URL(`../../../protocol/vectors/${name}.json`, import.meta.url)));
 const bytes = (hex) => Uint8Array.from(Buffer.from(hex, "hex"));
@@ -60,7 +68,13 @@ test("text is counted in code points, and lone surrogates are no text", () => {
   assert.equal(offset("a👋b", 9), 4);
   assert.equal(chars("\ud83d"), 1);
   assert.equal(wellFormed("a\ud83d👋\udc4b"), "a\ufffd👋\ufffd");
-  const sent = encodeClient({ type: "start", seq: 1, utterance: 1, instruct: "\ud83d", lexicon: { "a\udc4b": "b\ud83d" } });
+  const sent = encodeClient({
+    type: "start",
+    seq: 1,
+    utterance: 1,
+    instruct: "\ud83d",
+    lexicon: { "a\udc4b": "b\ud83d" },
+  });
   assert.deepEqual(JSON.parse(sent).lexicon, { "a\ufffd": "b\ufffd" });
   assert.equal(JSON.parse(sent).instruct, "\ufffd");
 });
@@ -79,10 +93,19 @@ test("frames", () => {
     const flags = { last: frame.last, decoder_reset: frame.decoderReset, silence_run: frame.silenceRun };
     for (const [flag, is] of Object.entries(flags)) assert.equal(is, known_flags.includes(flag), `${name} ${flag}`);
     assert.equal(hash(frame.payload), payload_sha256, name);
-    if (packets) assert.deepEqual(frame.packets.map((each) => Buffer.from(each).toString("hex")), packets, name);
+    if (packets)
+      assert.deepEqual(
+        frame.packets.map((each) => Buffer.from(each).toString("hex")),
+        packets,
+        name,
+      );
     else if (!frame.silenceRun) {
       const view = new DataView(frame.payload.buffer, frame.payload.byteOffset, frame.payload.length);
-      assert.deepEqual(samples.map((_, i) => view.getInt16(2 * i, true)), samples, name);
+      assert.deepEqual(
+        samples.map((_, i) => view.getInt16(2 * i, true)),
+        samples,
+        name,
+      );
     }
   }
   for (const { name, hex, code, field } of vectors.bad) {
@@ -119,7 +142,13 @@ test("lengths of Opus", () => {
     const timeline = new Timeline(pre_skip);
     for (let k = 0; k < packets; k++) {
       const payload = new Uint8Array(3);
-      timeline.audio({ codec: "opus", first: k * samples_per_packet, count: samples_per_packet, payload, last: k === packets - 1 });
+      timeline.audio({
+        codec: "opus",
+        first: k * samples_per_packet,
+        count: samples_per_packet,
+        payload,
+        last: k === packets - 1,
+      });
     }
     assert.equal(timeline.next, coded_samples);
     assert.equal(coded_samples - drop_at_start - drop_at_end, packets ? samples : 0);
