@@ -73,8 +73,7 @@ class Heard {
  * `faults`: {[point]: what} where a point is `s` or `c` and the number of a message that the server or the client sent,
  * and what is `cut` (the connection breaks before it arrives), `cut after`, `hole` (nothing passes any more, nobody is
  * told), `pause` (nothing passes for 2 s), `lose` (that message) or `twice` (that event), `forget` (the server loses the
- * session, and
- * the connection breaks).
+ * session, and the connection breaks).
  */
 export class Simulation {
   constructor({ open = {}, server = {}, faults = {}, seed = 0, delay = 20, reconnectMs = 60_000 } = {}) {
