@@ -52,22 +52,24 @@ const KINDS = {
   "nothing is kept": { open: { max_lead_ms: null }, server: { ttl: 0 } },
 };
 
-for (const [kind, options] of Object.entries(KINDS)) {
-  test(`${kind}: a fault at every message`, () => {
+for (const [index, [kind, options]] of Object.entries(KINDS).entries()) {
+  const step = index < 4 ? 1 : 3; // the rest is a variation of these four
+
+  test(`${kind}: a fault at every ${step === 1 ? "message" : "third message"}`, () => {
     const whole = talk(options);
     verify(whole, "no fault");
     assert.equal(whole.session.statistics.resumes, 0);
     let schedules = 0;
     for (const side of ["s", "c"]) {
       for (const fault of ["cut", "cut after", "hole", "pause", "forget", ...(side === "s" ? ["lose", "twice"] : [])]) {
-        for (let number = 1; number <= Math.min(whole.counts[side], 80); number++) {
+        for (let number = 1; number <= Math.min(whole.counts[side], 80); number += step) {
           const faults = { [`${side}${number}`]: fault };
           verify(talk({ ...options, faults }), JSON.stringify(faults));
           schedules++;
         }
       }
     }
-    assert.ok(schedules > 250);
+    assert.ok(schedules > 250 / step);
   });
 
   test(`${kind}: many faults`, () => {
