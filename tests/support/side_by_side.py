@@ -34,7 +34,7 @@ PATIENT: Final = frozenset(
         "integration/test_dockerfile", "integration/test_embedded_engine", "integration/test_embedded_joins",
         "integration/test_embedded_reuse", "integration/test_log_privacy", "integration/test_recovering",
         "integration/test_recovering_restart", "integration/test_recovering_told", "integration/test_voices",
-        "integration/test_voices_client",
+        "integration/test_voices_client", "web/test_node", "web/test_page_looks",
     )
 )  # fmt: skip
 
