@@ -16,7 +16,6 @@ from playwright.async_api import Browser
 import client
 from bench._browser import Watched, chromium, watched_page
 from bench._common import Report, ServerProcess, arguments, server_process
-from deploy.local_server import ROOT
 
 CLAUSES: Final = (
     "你好，今天天气很好。", "Good morning, how are you?", "没问题，我马上就来。", "Of course, here it is.",
@@ -132,12 +131,19 @@ async def calm(report: Report, browser: Browser, url: str, seconds: float) -> No
     report.add("  the longest of them", max((length for _, length in long_tasks), default=0.0), "ms")
 
 
-def weight(report: Report) -> None:
-    """What the page is made of, without compression."""
-    files = [path for path in (ROOT / "demo_web").iterdir() if path.is_file() and path.suffix != ".py"]
-    report.add(
-        f"weight of the page's {len(files)} files", sum(each.stat().st_size for each in files) / 1000, "KB", WEIGHT_KB
-    )
+async def weight(report: Report, browser: Browser, url: str) -> None:
+    """What a browser takes over the line until a text was spoken, and what the files are without compression."""
+    async with watched_page(browser) as watched:
+        await ready(watched, url)
+        number, _ = await press(watched, "One.")
+        await watched.event("ended", number)
+        sizes = await watched.page.evaluate(
+            """() => ["navigation", "resource"].flatMap((kind) => performance.getEntriesByType(kind))
+                .map((each) => [each.encodedBodySize, each.decodedBodySize])"""
+        )
+        _problems(report, watched)
+    report.add(f"weight of the page, {len(sizes)} answers", sum(sent for sent, _ in sizes) / 1000, "KB", WEIGHT_KB)
+    report.add("  uncompressed, comments and all", sum(plain for _, plain in sizes) / 1000, "KB")
 
 
 def _problems(report: Report, watched: Watched) -> None:
@@ -151,6 +157,7 @@ async def measure(report: Report, server: ServerProcess, runs: int, seconds: flo
     async with chromium() as browser:
         await first_samples(report, browser, url, runs)
         await cuts(report, browser, server, url)
+        await weight(report, browser, url)
         await calm(report, browser, url, seconds)
     report.note(
         f"tasks are long, too, where others want the processors: the load was {os.getloadavg()[0]:.1f} at the end"
@@ -161,7 +168,6 @@ def main() -> int:
     """The exit status is 1 when a figure misses what is asked."""
     chosen = arguments(__doc__, runs=(20, "times that Speak is pressed"), seconds=(300, "of calm playing"))
     report = Report("web")
-    weight(report)
     with server_process("--engine", "embedded") as server:
         asyncio.run(measure(report, server, chosen.runs, chosen.seconds))
     return report.finish(chosen.json)

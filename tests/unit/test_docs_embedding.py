@@ -47,7 +47,7 @@ def needed(*names: str) -> set[str]:
         if name not in found:
             found.add(name)
             code = re.sub(r"/\*.*?\*/", "", (WEB / name).read_text(encoding="utf-8"), flags=re.DOTALL)
-            waiting += re.findall(r'"\./(\w+\.js)"', code)
+            waiting += re.findall(r"""["`]\./(\w+\.js)(?:["`]|\$\{)""", code)
     return found
 
 
