@@ -44,8 +44,10 @@ def judge_handshake(
     if request.path.partition("?")[0] != STREAM_PATH:
         return handshake_error(HTTPStatus.NOT_FOUND, f"no WebSocket at this path; there is one at {STREAM_PATH}")
     pages = request.headers.get_all("Origin")
+    if len(pages) > 1:
+        return handshake_error(HTTPStatus.BAD_REQUEST, "there is more than one header Origin")
     problem = origins.problem(pages, request.headers.get_all("Host"))
-    if problem and not (len(pages) == 1 and _offers_ours(request)):
+    if problem and not (pages and _offers_ours(request)):
         return handshake_error(HTTPStatus.FORBIDDEN, problem)
     connection.refusal = problem
     refused = _check_credentials(principals, connection, request)

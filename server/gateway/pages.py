@@ -27,9 +27,24 @@ KINDS: Final = {
     ".js": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
 }
-_HOST: Final = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?")
 _TAG: Final = re.compile(r'"[^"]*"|\*')
 _NO_GZIP: Final = re.compile(r";\s*q=0(\.0*)?\s*$")
+# Only our own files, and connections to where the page came from: `'self'` is its WebSocket, too, for every browser that
+# has what the page needs (Safari from 16). Workers obey the policy that their own file came with.
+CONTENT_SECURITY_POLICY: Final = "; ".join(
+    [
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self' data:",
+        "connect-src 'self'",
+        "worker-src 'self'",
+        "media-src 'self' blob:",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+    ]
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +96,7 @@ def _answer(request: Request, file: WebFile) -> Response:
     headers = {
         "Vary": "Accept-Encoding",
         "Cache-Control": "no-cache",  # kept, and asked for again: after an update all files are of one version
-        "Content-Security-Policy": content_security_policy(request.headers.getlist("host")),
+        "Content-Security-Policy": CONTENT_SECURITY_POLICY,
         "X-Content-Type-Options": "nosniff",
         "Referrer-Policy": "no-referrer",
     }
@@ -99,27 +114,3 @@ def takes_gzip(accepted: Sequence[str]) -> bool:
     """Whether the headers `Accept-Encoding` name it, and not as the one that is refused."""
     ways = [way.strip().lower() for way in ",".join(accepted).split(",")]
     return any(way.partition(";")[0].strip() == "gzip" and not _NO_GZIP.search(way) for way in ways)
-
-
-def content_security_policy(hosts: Sequence[str]) -> str:
-    """Only our own files and, by its headers `Host`, connections to where the page came from.
-
-    Workers obey the policy that their own file came with.
-    """
-    connect = "'self'"
-    if len(hosts) == 1 and _HOST.fullmatch(hosts[0]):
-        connect += f" ws://{hosts[0]} wss://{hosts[0]}"  # of which `'self'` is none for Safari before 15.4
-    return "; ".join(
-        [
-            "default-src 'none'",
-            "script-src 'self'",
-            "style-src 'self'",
-            "img-src 'self' data:",
-            f"connect-src {connect}",
-            "worker-src 'self'",
-            "media-src 'self' blob:",
-            "base-uri 'none'",
-            "form-action 'none'",
-            "frame-ancestors 'none'",
-        ]
-    )

@@ -142,6 +142,7 @@ async def test_handshakes_are_refused_in_json() -> None:
         assert await refused(path="/v1/other") == (404, "not_found")
         assert await refused("Authorization: Bearer wrong") == (401, "unauthorized")
         assert await refused("Authorization: Bearer right", "Authorization: Bearer wrong") == (400, "bad_request")
+        assert await refused("Origin: http://localhost", "Origin: http://localhost") == (400, "bad_request")
         assert await refused("Sec-WebSocket-Protocol: chat, other.v2") == (400, "bad_request")
         answer = await ask(
             listener.port, handshake().replace(b"Sec-WebSocket-Version: 13", b"Sec-WebSocket-Version: 8")
@@ -162,12 +163,8 @@ async def test_handshakes_are_refused_in_json() -> None:
 @each_loop
 async def test_pages_from_elsewhere_open_no_websocket() -> None:
     async with listening() as listener:
-        for headers in (
-            ("Origin: https://evil.example",),
-            ("Origin: null",),
-            ("Origin: http://localhost", "Origin: x"),
-        ):
-            answer = await ask(listener.port, handshake("/v1/stream", *headers))
+        for origin_header in ("Origin: https://evil.example", "Origin: null"):
+            answer = await ask(listener.port, handshake("/v1/stream", origin_header))
             assert (answer.status, answer.error["code"]) == (403, "forbidden")
         rebound = handshake().replace(b"Host: localhost", b"Host: evil.example")
         assert (await ask(listener.port, rebound)).status == 403
