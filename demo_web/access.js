@@ -4,12 +4,13 @@ const TTL_S = 600, RENEW_MS = 60_000;
 
 /** @typedef {{id: string, name: string, languages: string[], description: string, license: string, notice: string, parameters: string[], default: boolean}} Voice */
 
-/** `code`: unauthorized, unreachable, busy's reasons, or another of the server's */
+/** `code`: unauthorized, unreachable, busy's reasons, another of the server's, or of a download `download`; `retryAfterMs` where it says when to come again */
 export class AccessError extends Error {
-  /** @param {string} code @param {number | null} retryAfterMs */
-  constructor(code, retryAfterMs = null) {
+  /** @param {string} code @param {number | null} retryAfterMs @param {boolean} passing  another time it may be given */
+  constructor(code, retryAfterMs = null, passing = false) {
     super(code);
     this.code = code;
+    this.retryable = code === "unreachable" || passing;
     this.retryAfterMs = retryAfterMs;
   }
 }
@@ -27,16 +28,29 @@ export class Access {
   constructor(base) { this.base = base; }
 
   /** @returns {Promise<{engine: string, voices: Voice[]}>} Throws AccessError. */
-  async voices() { return this.#ask("v1/voices", { headers: bearer(await this.token()) }); }
+  async voices() { return this.withToken(token => this.#ask("v1/voices", { headers: bearer(token) })); }
+
+  /**
+   * @template T @param {(token: string | null) => Promise<T>} act  done once more, with a token made just then, where the server does not know
+   *   the one at hand @returns {Promise<T>}  Throws AccessError `unauthorized` where it does not know the key, and what `act` throws.
+   */
+  async withToken(act) {
+    const token = await this.token();
+    return act(token).catch(async problem => {
+      if (!this.#key || problem.code !== "unauthorized") throw problem;
+      return act(await this.fresh());
+    });
+  }
 
   /** @param {string} key  takes its place; throws AccessError `unauthorized` where the server does not know it */
   async use(key) {
+    if (!/^[\x21-\x7e]+$/.test(key)) throw new AccessError("unauthorized");  // `fetch` takes no others in a header
     this.#key = key;
-    this.#token = null;
+    this.#token = this.#asking = null;
     try {
       await this.token();
     } catch (problem) {
-      this.#key = null;
+      if (this.#key === key) this.#key = null;
       throw problem;
     }
   }
@@ -44,8 +58,10 @@ export class Access {
   /** @returns {Promise<string | null>}  one that is good for a minute at least; null where no key was given. Throws AccessError. */
   async token() {
     if (!this.#key || (this.#token && performance.now() < this.#until - RENEW_MS)) return this.#token;
-    this.#asking ??= this.#renew(this.#key).finally(() => { this.#asking = null; });
-    return this.#asking;
+    if (this.#asking) return this.#asking;
+    /** @type {Promise<string | null>} */
+    const asking = this.#renew(this.#key).finally(() => { if (this.#asking === asking) this.#asking = null; });
+    return this.#asking = asking;
   }
 
   /** As `token`, made just now: a server that was started again may not know those before. */
@@ -61,9 +77,9 @@ export class Access {
       method: "POST", headers: { ...bearer(key), "Content-Type": "application/json" },
       body: JSON.stringify({ ttl_s: TTL_S, scope: ["speak", "voices"] }),
     });
-    this.#token = answer.token;
+    if (key !== this.#key) return answer.token;  // there is another one by now
     this.#until = asked + 1000 * (answer.ttl_s ?? TTL_S);
-    return this.#token;
+    return this.#token = answer.token;
   }
 
   /** @param {string} path @param {RequestInit} request */
@@ -76,9 +92,15 @@ export class Access {
     }
     const told = await answer.json().catch(() => null);
     if (answer.ok && told) return told;
-    const after = Number(answer.headers.get("Retry-After"));
-    throw new AccessError(answer.status === 401 ? "unauthorized" : told?.error?.code ?? "internal", after ? after * 1000 : null);
+    throw refusal(answer, told);
   }
+}
+
+/** @param {Response} answer  that is not what was asked for @param {any} told  its JSON, null where it is none @returns {AccessError} */
+export function refusal({ status, headers }, told) {
+  const after = Number(headers.get("Retry-After"));
+  return new AccessError(status === 401 ? "unauthorized" : told?.error?.code ?? "internal", after ? after * 1000 : null,
+    status === 429 || status >= 500);
 }
 
 /** @param {string | null} secret @returns {Record<string, string>} */

@@ -7,6 +7,7 @@ import { Sound } from "./sound.js";
 
 const TOKEN_MS = 10000;
 const STATISTICS_MS = 250;
+const TOKEN_KEPT_MS = 5000; // for the next attempt, where no connection was made with it
 const REMEMBERED = 64; // utterances that are over and may still be playing
 const CLAUSE = 60; // code points: with less text unspoken, it is the writer who is waited for
 
@@ -34,8 +35,11 @@ export class Connection {
   #request = 0;
   /** @type {Map<number, (answer: Message) => void>} */
   #asked = new Map();
+  /** Of attempts that were not answered yet. @type {{token: Promise<string | null>, until: number} | null} */
+  #given = null;
   #line = new Line(() => this.#link?.cut());
   #visible = true;
+  #closed = false;
   #warned = false;
   #counted = { timer: 0, at: 0, bytes: 0 };
 
@@ -47,6 +51,7 @@ export class Connection {
   /** @param {Message} message */
   receive(message) {
     const { type, id } = message;
+    if (this.#closed) return;
     if (type === "setup") this.#setup(message.url, message.playout);
     else if (type === "token") this.#asked.get(message.request)?.(message);
     else if (type === "visible") this.#see(message.visible);
@@ -66,7 +71,7 @@ export class Connection {
     this.#sound = new Sound(playout, (id, why) => this.#undecodable(id, why));
     playout.onmessage = ({ data }) => this.#played(data);
     this.#opus = await decodesOpus();
-    this.#release();
+    if (!this.#closed) this.#release();
   }
 
   #release() {
@@ -83,6 +88,8 @@ export class Connection {
   }
 
   #close() {
+    this.#closed = true;
+    this.#held = [];
     this.#link?.close();
     this.#link = null;
     this.#line.close();
@@ -114,14 +121,26 @@ export class Connection {
     if (this.#busy) return null;
     this.#link = null;
     old?.close();
-    const network = { url: this.#url, token: () => this.#token(), line: this.#line };
+    const network = { url: this.#url, token: () => this.#token(), used: () => (this.#given = null), line: this.#line };
     const link = (this.#link = new Link(open, network, (of, effect) => this.#effect(of, effect)));
     link.do([...link.session.visible(this.#visible), ...link.session.start(performance.now())]);
     return link;
   }
 
-  /** @returns {Promise<string | null>} */
+  /** For one connection; attempts that follow each other share it. @returns {Promise<string | null>} */
   #token() {
+    if (this.#given && performance.now() < this.#given.until) return this.#given.token;
+    const given = { token: this.#ask(), until: Infinity };
+    this.#given = given;
+    given.token.then(
+      () => (given.until = performance.now() + TOKEN_KEPT_MS),
+      () => (given.until = 0),
+    );
+    return given.token;
+  }
+
+  /** @returns {Promise<string | null>} */
+  #ask() {
     const request = ++this.#request;
     return new Promise((resolve, reject) => {
       const late = { code: "unreachable", message: "the page gave no token in time", retryable: true };
@@ -148,9 +167,11 @@ export class Connection {
     if (link !== this.#link) return; // it failed at once
     const effects = link.session.begin(message.start ?? {}, performance.now());
     const { id } = message;
+    const refused = effects.find((each) => each.type === "refused");
+    if (refused) return this.#post({ ...refused, type: "failure", ids: [id], retryable: false });
     const number = link.session.newest;
     const entry = { id, link, number, over: false, cancelled: false, ended: false, written: 0, segmentEnd: 0 };
-    if (!link.entries.has(number)) link.entries.set(number, entry); // there is no new number where `start` is refused
+    link.entries.set(number, entry);
     this.#entries.set(id, entry);
     for (const old of this.#entries.values()) {
       if (old.over && this.#entries.size > REMEMBERED) this.#forget(old);
@@ -215,7 +236,7 @@ export class Connection {
   /** @param {Link} link @param {Effect} effect */
   #effect(link, effect) {
     const { type } = effect;
-    if (type === "connect" || type === "send" || type === "drop") return;
+    if (type === "connect" || type === "send" || type === "drop" || type === "refused") return;
     if (type === "state") return this.#state(link, effect);
     const entry = link.entries.get(type === "event" ? effect.message.utterance : effect.utterance);
     if (entry === undefined) return;
@@ -257,16 +278,21 @@ export class Connection {
     link.state = state;
     if (link !== this.#link) return;
     const over = state === "failed" || state === "closed";
+    const ids = [];
     if (over) this.#link = null;
     for (const entry of this.#entries.values()) {
       if (!over || entry.link !== link) continue;
-      if (!entry.over && !entry.cancelled) this.#sound?.abandon(entry.id);
+      if (!entry.over && !entry.cancelled) {
+        this.#sound?.abandon(entry.id);
+        ids.push(entry.id);
+      }
       entry.over = true;
     }
+    if (state === "failed") for (const { type, id } of this.#held.splice(0)) if (type === "begin") ids.push(id);
     if (state === "ready") this.#post({ type: "opened", message: link.session.opened });
     // Nobody waits for an idle session: the next utterance has a new one.
     const told = over && idle ? { state: "closed", reason: "idle" } : { state, reason };
-    this.#post({ type: "state", ...told, detail });
+    this.#post({ type: "state", ...told, detail, ...(state === "failed" && { ids }) });
     if (over) link.close();
     this.#release();
   }
@@ -274,11 +300,12 @@ export class Connection {
   /** @param {number} id @param {string} why */
   #undecodable(id, why) {
     const entry = this.#entries.get(id);
-    if (entry === undefined || entry.cancelled || entry.link !== this.#link) return;
     this.#opus = false;
     this.#sound?.abandon(id);
-    entry.over = false; // not all of it is heard, whatever the server said
+    if (entry === undefined || entry.cancelled) return;
     const detail = { code: "no_opus", message: why, field: null, retryable: true, retryAfterMs: 0 };
+    if (entry.link !== this.#link) return this.#post({ type: "failure", ids: [id], ...detail });
+    entry.over = false; // not all of it is heard, whatever the server said
     this.#state(entry.link, { state: "failed", reason: why, detail });
   }
 
@@ -299,7 +326,7 @@ export class Connection {
     const bytesPerSecond = Math.max(0, ((bytes - before) * 1000) / (performance.now() - at));
     this.#post({
       type: "statistics", bytes, bytesPerSecond, reconnects: resumes, restarts, rttMs: rtt, mode: mode.mode,
-      modeReason: mode.reason, codec: this.#sound?.codec, bufferedHere: this.#sound?.waitingMs,
+      modeReason: mode.reason, codec: this.#sound?.codec,
     });
     if (unfinished) this.#count();
   }

@@ -5,12 +5,14 @@ import { Session } from "./session.js";
 const SUBPROTOCOL = "cosystream.v1";
 const TOKEN_PREFIX = "cosystream.token.";
 const LOST = 4000; // close code: the server keeps the session
+const REFUSALS = ["unauthorized", "forbidden"]; // what else keeps a token from a session that was open may pass
+const PAGE_LATE_MS = 1500; // a hidden page's timers run once a second; a Worker's do not wait
 
 /**
  * @typedef {import("./session.js").Effect} Effect
- * @typedef {{code: string, message: string, retryable: boolean}} Problem
- * @typedef {{url: string, token: () => Promise<string | null>, line: import("./rough_line.js").Line}} Network `token`
- *   rejects with a `Problem`
+ * @typedef {{code: string, message: string, retryable: boolean, retryAfterMs?: number | null}} Problem
+ * @typedef {{url: string, token: () => Promise<string | null>, used: () => void,
+ *   line: import("./rough_line.js").Line}} Network `token` rejects with a `Problem`; `used`: a connection was made with it
  */
 
 /** @param {string} message @param {boolean} retryable @returns {Problem} */
@@ -31,7 +33,7 @@ export class Link {
    * @param {(link: Link, effect: Effect) => void} effect takes what is not for sockets */
   constructor(open, network, effect) {
     this.open = open;
-    this.session = new Session(open);
+    this.session = new Session(open, "document" in globalThis ? { lateTickMs: PAGE_LATE_MS } : {});
     this.#network = network;
     this.#effect = effect;
   }
@@ -77,11 +79,13 @@ export class Link {
   /** @param {number} connection */
   async #connect(connection) {
     this.#sockets.set(connection, null);
-    const { url, token, line } = this.#network;
+    const { url, token, used, line } = this.#network;
     const now = () => performance.now();
     let socket;
     try {
-      const given = await token();
+      const given = await token().catch((/** @type {Problem} */ problem) => {
+        throw { ...problem, retryable: problem.retryable || (this.session.opened && !REFUSALS.includes(problem.code)) };
+      });
       if (!this.#sockets.has(connection)) return;
       socket = new WebSocket(url, given === null ? [SUBPROTOCOL] : [SUBPROTOCOL, TOKEN_PREFIX + given]);
     } catch (error) {
@@ -99,6 +103,7 @@ export class Link {
     socket.onopen = () =>
       arrives(0, () => {
         opened = true;
+        used();
         if (socket.protocol === SUBPROTOCOL) return this.do(this.session.connected(connection, now()));
         this.#drop(connection, LOST);
         this.#refused(connection, unreachable("no CosyStream server answers there", false));

@@ -3,7 +3,7 @@
  * out, to be executed in order. It outlives its connections: docs/protocol.md, "Resuming".
  */
 
-import { decodeFrame, decodeServer, encodeClient } from "./wire.js";
+import { decodeFrame, decodeServer, encodeClient, WireError } from "./wire.js";
 import { Continuing } from "./session_continuing.js";
 import { Misbehaved } from "./session_timeline.js";
 
@@ -15,15 +15,16 @@ import { Misbehaved } from "./session_timeline.js";
  * @typedef {{type: "connect", connection: number} | {type: "send", connection: number, data: string}
  *   | {type: "drop", connection: number, code: number} | Audio | {type: "event", message: import("./wire.js").Event}
  *   | {type: "verified", utterance: number, samples: number, digest: string}
+ *   | {type: "refused", code: string, message: string, field: string | null}
  *   | {type: "state", state: State, reason: string, detail: Problem | null}
  *   | {type: "restarted", utterance: number, sample: number, position: number}} Effect
  * @typedef {"connecting" | "ready" | "reconnecting" | "failed" | "closed"} State
  * @typedef {{now: number, rtt: number | null}} Clock
- * @typedef {{random?: () => number, reconnectMs?: number}} Options `reconnectMs`: how long a lost session is looked for
+ * @typedef {{random?: () => number, reconnectMs?: number, lateTickMs?: number}} Options `reconnectMs`: how long a lost
+ *   session is looked for; `lateTickMs`: a tick this late means that this program slept, not the server
  */
 
 const OPENING_MS = 10_000; // from the first attempt to `opened`
-const LATE_TICK_MS = 250; // a tick this late means that this program slept, not the server
 const FINAL_CLOSES = [1003, 1007, 1008, 1009]; // the server refuses what this client says: it would again
 
 /**
@@ -32,10 +33,12 @@ const FINAL_CLOSES = [1003, 1007, 1008, 1009]; // the server refuses what this c
  */
 export class Session {
   #core;
+  #lateTickMs;
 
   /** @param {{[field: string]: unknown}} open fields of `open` @param {Options} [options] */
   constructor(open, options = {}) {
     this.#core = new Continuing(open, options);
+    this.#lateTickMs = options.lateTickMs ?? 250;
   }
 
   // ---- looking ----
@@ -108,13 +111,13 @@ export class Session {
   /**
    * It could not be opened.
    * @param {number} connection
-   * @param {{code: string, message: string, retryable: boolean}} problem
+   * @param {{code: string, message: string, retryable: boolean, retryAfterMs?: number | null}} problem
    * @param {number} now
    */
-  refused(connection, { code, message, retryable }, now) {
+  refused(connection, { code, message, retryable, retryAfterMs }, now) {
     return this.#do(now, () => {
       if (!this.#core.reconnecting.isOpen(connection)) return;
-      if (retryable) this.#core.reconnecting.failed(connection, message);
+      if (retryable) this.#core.reconnecting.failed(connection, message, retryAfterMs ?? 0);
       else this.#core.fail({ code, message });
     });
   }
@@ -172,7 +175,7 @@ export class Session {
     if (due === null) return [];
     return this.#do(now, () => {
       const [watchdog, reconnecting, receiver] = [this.#core.watchdog, this.#core.reconnecting, this.#core.receiver];
-      if (now - due > LATE_TICK_MS) {
+      if (now - due > this.#lateTickMs) {
         watchdog.slept();
         reconnecting.slept();
       }
@@ -193,12 +196,21 @@ export class Session {
   // ---- the writer ----
 
   /**
-   * A new utterance, `newest` from then on; the one before takes no more text.
+   * A new utterance, `newest` from then on; the one before takes no more text. Where a field is wrong there is none, and
+   * what is spoken goes on: the effect is `refused`.
    * @param {{[field: string]: unknown}} fields of `start`: voice, speed, pitch, volume, seed, instruct, lexicon
    * @param {number} now
    */
   begin(fields, now) {
-    return this.#do(now, () => this.#core.writer.begin(fields));
+    return this.#do(now, () => {
+      try {
+        this.#core.writer.begin(fields);
+      } catch (error) {
+        if (!(error instanceof WireError)) throw error;
+        const { code, message, field } = error;
+        this.#core.effects.push({ type: "refused", code, message, field });
+      }
+    });
   }
 
   /** Text of the newest utterance, as much as there is. @param {string} text @param {number} now */

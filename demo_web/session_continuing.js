@@ -18,6 +18,7 @@ import { Writer } from "./session_writing.js";
 
 const GAP_PAUSE_MS = 1_000; // a second gap within this time, or the first thing after a resume, is no accident
 const FUTILE_RESTARTS = 3; // in a row, without one segment spoken: the server dies of this text
+const LATER = ["loading", "stopping"]; // reasons of `busy` that pass by themselves
 const UNKNOWN = { reason: "unknown", utterance: null, restart_text_position: null };
 
 /** Methods put what is to be done into `effects`; some throw Gap, Misbehaved and WireError, for `failBy`. */
@@ -50,6 +51,7 @@ export class Continuing {
   #futile = 0;
   #probe = 0; // id of the ping that asks a connection which speaks again whether it hears, too
   #probed = false; // in this outage
+  #unauthorized = false; // likewise
   #lost = ""; // what happened to the last connection
 
   /** @param {{[field: string]: unknown}} open @param {Options} options */
@@ -88,8 +90,8 @@ export class Continuing {
       return this.fail({ code, message, field });
     }
     if (error instanceof Gap) return this.#gap(error);
-    if (!(error instanceof Misbehaved || error instanceof WireError)) throw error;
-    this.fail({ code: "misbehaved", message: error.message });
+    const isTheirs = error instanceof Misbehaved || error instanceof WireError;
+    this.fail(isTheirs ? { code: "misbehaved", message: error.message } : { code: "internal", message: String(error) });
   }
 
   /** Something is missing. What a connection lost, another one may bring. */
@@ -199,7 +201,7 @@ export class Continuing {
         this.writer.goingAway = true;
         return;
       case "busy":
-        return this.#busy(message);
+        return LATER.includes(message.reason) ? this.#goOnLater(message) : this.#busy(message);
       case "error":
         return this.fail(message);
       case "opened":
@@ -218,6 +220,14 @@ export class Continuing {
   #busy(/** @type {import("./wire.js").Busy} */ { retry_after_ms, reason, message }) {
     const told = message || `the server takes nothing more now (${reason})`;
     this.fail({ code: "busy", message: told, retryable: true, retryAfterMs: retry_after_ms, reason });
+  }
+
+  /** No engine is ready to speak: the session is over, and another one after the time says what is left. */
+  #goOnLater(/** @type {import("./wire.js").Busy} */ { retry_after_ms }) {
+    for (const entry of this.receiver.live.values()) if (entry.isUnheardOf) entry.started = false; // it was not taken
+    this.#leave(UNKNOWN);
+    this.reconnecting.later(retry_after_ms);
+    this.lose("stopped", this.clock.now);
   }
 
   // ---- from one connection to another ----
@@ -268,9 +278,13 @@ export class Continuing {
     }
     if (message.type === "busy") {
       if (!this.opened) return this.#busy(message);
-      return reconnecting.failed(connection, message.message || message.reason, Math.max(100, message.retry_after_ms));
+      return reconnecting.failed(connection, message.message || message.reason, message.retry_after_ms || 100);
     }
     if (message.type === "error") {
+      if (message.code === "unauthorized" && !this.#unauthorized) {
+        this.#unauthorized = true; // perhaps only the token: the next connection has another one
+        return reconnecting.failed(connection, message.message);
+      }
       return message.retryable && this.opened ? reconnecting.failed(connection, message.message) : this.fail(message);
     }
     if (reconnecting.askedAt(connection) === null) return;
@@ -289,6 +303,7 @@ export class Continuing {
   #takeOver(/** @type {number} */ connection) {
     const { heardAt, searching, first } = this.reconnecting;
     if (searching && !first) this.statistics.outageMs += this.clock.now - heardAt;
+    this.#unauthorized = false;
     this.reconnecting.adopt(connection);
     this.watchdog.moved();
     this.lastSent = this.clock.now;
@@ -327,7 +342,7 @@ export class Continuing {
   #reopened(opened, connection, gone) {
     const receiver = this.receiver;
     const before = this.opened;
-    if (before && sound(opened) !== sound(before)) {
+    if (before && soundOf(opened) !== soundOf(before)) {
       return this.fail({ code: "gone", message: "a new session would sound different", retryable: true });
     }
     this.#takeOver(connection);
@@ -376,7 +391,7 @@ export class Continuing {
   #sayRest(entry, gone) {
     const named = gone.utterance === entry.number ? gone.restart_text_position : null;
     const { timeline, transcript } = entry;
-    const isNews = timeline.received > 0 || transcript.segments > 0;
+    const isNews = !entry.isUnheardOf;
     entry.goOn(transcript.rest(timeline.received, named ?? 0, this.receiver.rate), this.receiver.preSkip);
     const { number: utterance, baseSamples: sample, baseText: position } = entry;
     if (isNews) this.#emit({ type: "restarted", utterance, sample, position });
@@ -384,7 +399,7 @@ export class Continuing {
 }
 
 /** What a listener builds on. */
-function sound(/** @type {import("./wire.js").Opened} */ { config, pre_skip }) {
+function soundOf(/** @type {import("./wire.js").Opened} */ { config, pre_skip }) {
   return JSON.stringify([config.sample_rate ?? 24_000, config.format, pre_skip]);
 }
 

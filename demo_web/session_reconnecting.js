@@ -141,12 +141,15 @@ export class Reconnecting {
     const { now } = this.#clock;
     this.drop(connection);
     this.why = why;
+    this.later(retryAfterMs);
     if (this.first) this.#nextAttempt = Math.min(this.#nextAttempt, Math.max(now, this.#lastAttempt + PAUSE_MS));
-    if (retryAfterMs) {
-      this.#retryAt = now + retryAfterMs;
-      this.#nextAttempt = Math.max(this.#nextAttempt, this.#retryAt);
-    }
+    this.#nextAttempt = Math.max(this.#nextAttempt, this.#retryAt);
     if (this.searching) this.#ask();
+  }
+
+  /** The server said when to come again. */
+  later(/** @type {number} */ retryAfterMs) {
+    if (retryAfterMs) this.#retryAt = this.#clock.now + Math.max(100, retryAfterMs);
   }
 
   /** When this attempt asked for the session. */

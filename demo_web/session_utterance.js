@@ -47,6 +47,11 @@ export class Tracked {
     return this.baseSamples + this.timeline.received;
   }
 
+  /** Whether the present session said nothing of it. */
+  get isUnheardOf() {
+    return !this.timeline.received && !this.transcript.segments;
+  }
+
   get heard() {
     return this.played ?? 0;
   }

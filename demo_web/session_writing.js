@@ -91,11 +91,11 @@ export class Writer {
   }
 
   say(/** @type {Piece | {type: "end"}} */ piece) {
+    this.#lastInput = null;
     const entry = this.#writing;
     if (!entry) return;
     if (this.#half) this.#add(entry, { type: "text", text: wellFormed(this.#half) }); // its second half will not come
     this.#half = "";
-    this.#lastInput = null;
     if (piece.type !== "end") {
       this.#add(entry, piece);
     } else {

@@ -13,8 +13,8 @@ const EMPTY = createHash("sha256").digest("hex");
 
 /** A session, and what it says; `open` fields, then `opened` fields. */
 class Desk {
-  constructor(open = {}, opened = {}) {
-    this.session = new Session(open, { random: () => 0.5 });
+  constructor(open = {}, opened = {}, options = {}) {
+    this.session = new Session(open, { random: () => 0.5, ...options });
     this.effects = [];
     this.opened = {
       type: "opened",
@@ -145,10 +145,143 @@ test("what the server would refuse fails here with the field's name", () => {
   const desk = new Desk({ speed: 9 });
   desk.do(desk.session.start(0));
   assert.equal(desk.failure().field, "open.speed");
-  const other = new Desk().open();
-  other.do(other.session.begin({ pitch: 7 }, 0));
-  assert.deepEqual([other.failure().code, other.failure().field], ["bad_message", "start.pitch"]);
-  assert.equal(other.session.deadline, null);
+  assert.equal(desk.session.deadline, null);
+});
+
+test("an utterance with a wrong field is none; what is spoken goes on", () => {
+  const desk = new Desk().open();
+  desk.do(desk.session.begin({}, 0));
+  desk.do(desk.session.write("One ", 0));
+  desk.effects = [];
+  const [refused, ...more] = desk.session.begin({ pitch: 7 }, 1);
+  assert.deepEqual([refused.type, refused.code, refused.field, more], ["refused", "bad_message", "start.pitch", []]);
+  desk.do(desk.session.write("two.", 2));
+  assert.deepEqual(desk.said(), [{ type: "text", text: "two." }]);
+  assert.equal(desk.session.newest, 1);
+});
+
+test("what was not meant to happen ends the session, with all that it does", () => {
+  const desk = new Desk().open();
+  const effects = desk.session.begin(new Proxy({}, { ownKeys: () => assert.fail("no fields") }), 1);
+  assert.deepEqual([effects.at(-1).state, effects.at(-1).reason], ["failed", "internal"]);
+  assert.deepEqual(desk.session.write("x", 2), []);
+});
+
+test("nothing is due for text of an utterance that the server ended", () => {
+  const desk = new Desk().open();
+  desk.do(desk.session.begin({}, 0));
+  desk.do(desk.session.write("Hi", 4));
+  desk.tell({ type: "cancelled", sample: 0, heard_text_end: 0 }, 10);
+  desk.wait(10, 1_000);
+  assert.ok(desk.session.deadline > 1_000);
+});
+
+test("a tick that is only as late as a hidden page's forgives no silence", () => {
+  for (const [late, lateTickMs, state] of [
+    [1_000, 1_500, "reconnecting"],
+    [1_000, 250, "ready"],
+    [2_000, 1_500, "ready"],
+  ]) {
+    const desk = new Desk({}, {}, { lateTickMs }).open();
+    desk.do(desk.session.begin({}, 0));
+    desk.do(desk.session.end(0));
+    desk.do(desk.session.tick(1_000)); // acks
+    desk.do(desk.session.tick(1_199 + late));
+    assert.equal(desk.session.state, state, `${late} of ${lateTickMs}`);
+  }
+});
+
+test("no engine is ready: another session says the same, after the time, as often as it takes", () => {
+  for (const reason of ["loading", "stopping"]) {
+    const desk = new Desk().open();
+    desk.do(desk.session.begin({ speed: 2 }, 0));
+    desk.do(desk.session.write("Hello.", 0));
+    desk.do(desk.session.end(0));
+    let now = 10;
+    for (let connection = 1; connection < 8; connection++) {
+      desk.effects = [];
+      desk.get({ type: "busy", retry_after_ms: 3_000, reason }, now, connection);
+      desk.wait(now, now + 2_990);
+      assert.deepEqual(
+        desk.effects.map((each) => each.state ?? each.type),
+        ["drop", "reconnecting"],
+      );
+      desk.wait(now + 2_990, now + 3_000);
+      now += 3_000;
+      desk.do(desk.session.connected(connection + 1, now));
+      desk.get({ ...desk.opened, session: `s${connection}` }, now, connection + 1);
+      assert.deepEqual(desk.said(), [
+        { type: "open", max_buffer_delay_ms: null },
+        { type: "start", utterance: 1, speed: 2 },
+        { type: "text", text: "Hello." },
+        { type: "end" },
+      ]);
+    }
+    assert.equal(desk.session.state, "ready");
+    assert.equal(desk.session.statistics.restarts, 0);
+  }
+});
+
+test("a server that starts again and lost the session is waited for, and the rest is said", () => {
+  const desk = new Desk().open();
+  desk.do(desk.session.begin({}, 0));
+  desk.do(desk.session.write("Hello. More.", 0));
+  desk.do(desk.session.end(0));
+  desk.tell({ type: "segment_begin", segment: 0, start: 0, end: 7, first_sample: 0 }, 2);
+  desk.frame(0, 960, 3);
+  const busy = { type: "busy", retry_after_ms: 2_000, reason: "loading" };
+  desk.do(desk.session.closed(1, 1012, "", 10));
+  desk.get(busy, 11, 2); // before it was asked
+  desk.wait(11, 2_011);
+  desk.do(desk.session.connected(3, 2_012));
+  desk.get({ type: "resume_failed", reason: "unknown" }, 2_013, 3);
+  desk.effects = [];
+  desk.get(busy, 2_014, 3);
+  desk.wait(2_014, 4_013);
+  assert.deepEqual(desk.said(), []);
+  desk.wait(4_013, 4_014);
+  desk.do(desk.session.connected(4, 4_020));
+  desk.effects = [];
+  desk.get({ ...desk.opened, session: "t" }, 4_021, 4);
+  assert.deepEqual(
+    desk.effects.filter((each) => each.type === "restarted"),
+    [{ type: "restarted", utterance: 1, sample: 960, position: 0 }],
+  );
+  assert.deepEqual(
+    desk.said().map((each) => each.type),
+    ["start", "text", "end"],
+  );
+});
+
+test("who is unauthorized asks once more, with another token", () => {
+  const error = { type: "error", code: "unauthorized", message: "expired" };
+  const first = new Desk();
+  first.do(first.session.start(0));
+  first.do(first.session.connected(1, 1));
+  first.get(error, 2);
+  assert.equal(first.failure(), undefined);
+  first.wait(2, 600);
+  first.get(error, 601, 2);
+  assert.equal(first.failure().code, "unauthorized");
+  const later = new Desk().open();
+  later.do(later.session.closed(1, 1006, "", 0));
+  later.do(later.session.connected(2, 1));
+  later.get(error, 2, 2);
+  assert.equal(later.session.state, "reconnecting");
+  later.wait(2, 600);
+  later.get(error, 601, 3);
+  assert.equal(later.failure().code, "unauthorized");
+});
+
+test("who could not connect is told when to come again", () => {
+  const desk = new Desk().open();
+  desk.do(desk.session.closed(1, 1006, "", 0));
+  desk.do(desk.session.refused(2, { code: "loading", message: "", retryable: true, retryAfterMs: 3_000 }, 5));
+  desk.effects = [];
+  desk.wait(5, 3_004);
+  assert.deepEqual(desk.effects, []);
+  desk.wait(3_004, 3_005);
+  assert.deepEqual(desk.effects, [{ type: "connect", connection: 3 }]);
 });
 
 test("an ack follows 32 KiB, 100 ms, the timer, and the end", () => {
