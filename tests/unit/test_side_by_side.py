@@ -76,6 +76,15 @@ def test_the_end_tells_everything(project: Path, workers: str) -> None:
     assert lines.count("a finding") == 2
 
 
+def test_what_the_caller_leaves_out_is_not_told(project: Path) -> None:
+    marked = "import pytest\n@pytest.mark.programs('sh')\n@pytest.mark.quality\ndef test_it(): pass\n"
+    (project / "tests/unit/test_more.py").write_text(marked, encoding="utf-8")
+    status, lines = run(project, "-n", "0", "-k", "test_store")
+    assert (status, [line for line in lines if "not run here" in line]) == (0, [])
+    status, lines = run(project, "-n", "0", "-m", "not quality", "-k", "test_store")
+    assert [line for line in lines if line.startswith("   2 ")] == ["   2 tests marked quality: run by `make quality`"]
+
+
 def test_what_fails_beside_the_tests_is_an_error_of_the_run(project: Path) -> None:
     command = f"{sys.executable} -c 'print(\"a mistake\"); raise SystemExit(2)'"
     status, lines = run(project, "-n", "2", "tests/unit/test_store.py", "--beside", command)
