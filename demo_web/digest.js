@@ -53,7 +53,10 @@ export class Sha256 {
 
   /** The digest of all bytes so far, as 64 lower-case hex digits; more may follow. */
   hex() {
-    const last = this.copy();
+    const last = new Sha256();
+    last.#state.set(this.#state);
+    last.#block.set(this.#block);
+    last.#length = this.#length;
     const filled = this.#length % 64;
     const padding = new Uint8Array(filled < 56 ? 64 - filled : 128 - filled);
     padding[0] = 0x80;
@@ -62,15 +65,6 @@ export class Sha256 {
     view.setUint32(4, (this.#length << 3) >>> 0);
     last.update(padding);
     return Array.from(last.#state, (word) => (word >>> 0).toString(16).padStart(8, "0")).join("");
-  }
-
-  /** Another one that has seen the same bytes. */
-  copy() {
-    const other = new Sha256();
-    other.#state.set(this.#state);
-    other.#block.set(this.#block);
-    other.#length = this.#length;
-    return other;
   }
 
   /** @param {Uint8Array} bytes @param {number} at */

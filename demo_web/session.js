@@ -11,9 +11,9 @@ import { Misbehaved } from "./session_timeline.js";
  * @typedef {{code: string, message: string, field: string | null, retryable: boolean, retryAfterMs: number | null,
  *   reason?: string}} Problem `reason`: that of `busy`
  * @typedef {{type: "audio", utterance: number, first: number, count: number, codec: "pcm" | "opus",
- *   payload: Uint8Array | Uint8Array[] | null, silence: boolean, reset: boolean, skip: number, last: boolean}} Audio
+ *   payload: Uint8Array | Uint8Array[] | null, silence: boolean, reset: boolean, skip: number, last: boolean}} Sounding
  * @typedef {{type: "connect", connection: number} | {type: "send", connection: number, data: string}
- *   | {type: "drop", connection: number, code: number} | Audio | {type: "event", message: import("./wire.js").Event}
+ *   | {type: "drop", connection: number, code: number} | Sounding | {type: "event", message: import("./wire.js").Event}
  *   | {type: "verified", utterance: number, samples: number, digest: string}
  *   | {type: "refused", code: string, message: string, field: string | null}
  *   | {type: "state", state: State, reason: string, detail: Problem | null}
@@ -67,10 +67,6 @@ export class Session {
 
   get mode() {
     return this.#core.receiver.mode;
-  }
-
-  get generation() {
-    return this.#core.receiver.generation;
   }
 
   /** How long the last answer took, in ms; null: there was none. */
@@ -135,18 +131,10 @@ export class Session {
     });
   }
 
-  /** Bytes came, though no whole message yet. @param {number} connection @param {number} now */
-  heard(connection, now) {
-    return this.#do(now, () => {
-      if (connection === this.#core.reconnecting.carrier && !this.#core.isOut) this.#core.watchdog.heard();
-    });
-  }
-
   /** @param {number} connection @param {string} data @param {number} now */
   text(connection, data, now) {
     return this.#do(now, () => {
       if (!this.#core.reconnecting.isOpen(connection)) return;
-      this.#core.statistics.messages++;
       if (connection !== this.#core.reconnecting.carrier) return this.#core.answer(data, connection);
       const message = decodeServer(data);
       this.#core.heard(message);
@@ -160,11 +148,9 @@ export class Session {
     return this.#do(now, () => {
       if (connection !== this.#core.reconnecting.carrier) return;
       this.#core.statistics.bytes += data.length;
-      this.#core.statistics.frames++;
       this.#core.heard();
       this.#core.watchdog.step();
       if (this.#core.receiver.audio(decodeFrame(data))) this.#core.progress();
-      this.#core.statistics.resentBytes = Math.round(this.#core.receiver.resentBytes);
       this.#core.ackIfDue();
     });
   }
@@ -198,7 +184,7 @@ export class Session {
   /**
    * A new utterance, `newest` from then on; the one before takes no more text. Where a field is wrong there is none, and
    * what is spoken goes on: the effect is `refused`.
-   * @param {{[field: string]: unknown}} fields of `start`: voice, speed, pitch, volume, seed, instruct, lexicon
+   * @param {{[field: string]: unknown}} fields of `start`: voice, speed, pitch, volume, seed, instruct
    * @param {number} now
    */
   begin(fields, now) {
@@ -223,11 +209,6 @@ export class Session {
     return this.#do(now, () => this.#core.writer.say({ type: "flush", soft }));
   }
 
-  /** Speak what came so far, then silence. @param {number} ms @param {number} now */
-  silence(ms, now) {
-    return this.#do(now, () => this.#core.writer.silence(ms));
-  }
-
   /** No more text for the newest utterance. @param {number} now */
   end(now) {
     return this.#do(now, () => this.#core.writer.end());
@@ -246,16 +227,6 @@ export class Session {
       const all = [...receiver.beingHeard(), ...receiver.live.values()].filter((each) => !each.cancelled);
       for (const [index, { number }] of all.entries()) this.#core.writer.cancel(number, index ? null : played);
     });
-  }
-
-  /** The server sends no audio until `unpause`. @param {number} now */
-  pause(now) {
-    return this.#do(now, () => this.#core.writer.pause(true));
-  }
-
-  /** @param {number} now */
-  unpause(now) {
-    return this.#do(now, () => this.#core.writer.pause(false));
   }
 
   /** The session is over: the server drops what is unfinished. @param {number} now */

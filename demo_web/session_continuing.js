@@ -27,7 +27,7 @@ export class Continuing {
   state = "new";
   /** @type {import("./wire.js").Opened | null} */
   opened = null;
-  statistics = { bytes: 0, frames: 0, messages: 0, resumes: 0, restarts: 0, resentBytes: 0, outageMs: 0 };
+  statistics = { bytes: 0, resumes: 0, restarts: 0 };
   over = false;
   lastSent = 0;
   keepAliveMs = Infinity;
@@ -106,10 +106,8 @@ export class Continuing {
   }
 
   giveUp() {
-    const { why, heardAt, first } = this.reconnecting;
-    const outage = this.clock.now - heardAt;
-    if (!first) this.statistics.outageMs += outage;
-    const message = `${this.#lost}no connection within ${Math.round(outage / 1_000)} s: ${why}`;
+    const { why, heardAt } = this.reconnecting;
+    const message = `${this.#lost}no connection within ${Math.round((this.clock.now - heardAt) / 1_000)} s: ${why}`;
     this.fail({ code: "unreachable", message, retryable: true });
   }
 
@@ -150,7 +148,7 @@ export class Continuing {
   /** Whether the server has something to say, and nothing here keeps it from it. */
   get awaitsSpeech() {
     const { live, maxLead } = this.receiver;
-    if (this.writer.paused || !this.receiver.isOwed) return false;
+    if (!this.receiver.isOwed) return false;
     for (const entry of live.values()) {
       if (!entry.transcript.ended && !entry.cancelled) continue;
       if (entry.cancelled || maxLead === null) return true;
@@ -178,7 +176,6 @@ export class Continuing {
   /** It was silent, and hears again before another one took over. */
   #wake() {
     this.reconnecting.carriedAgain();
-    this.statistics.outageMs += this.clock.now - this.reconnecting.heardAt;
     this.writer.giveWaiting();
     this.ack();
     this.become("ready", "recovered");
@@ -301,8 +298,6 @@ export class Continuing {
   }
 
   #takeOver(/** @type {number} */ connection) {
-    const { heardAt, searching, first } = this.reconnecting;
-    if (searching && !first) this.statistics.outageMs += this.clock.now - heardAt;
     this.#unauthorized = false;
     this.reconnecting.adopt(connection);
     this.watchdog.moved();
@@ -392,7 +387,7 @@ export class Continuing {
     const named = gone.utterance === entry.number ? gone.restart_text_position : null;
     const { timeline, transcript } = entry;
     const isNews = !entry.isUnheardOf;
-    entry.goOn(transcript.rest(timeline.received, named ?? 0, this.receiver.rate), this.receiver.preSkip);
+    entry.goOn(transcript.rest(timeline.received, named ?? 0), this.receiver.preSkip);
     const { number: utterance, baseSamples: sample, baseText: position } = entry;
     if (isNews) this.#emit({ type: "restarted", utterance, sample, position });
   }

@@ -25,9 +25,8 @@ export class Receiver {
   lastEvent = 0;
   visible = true;
   mode = { mode: /** @type {"stream" | "block"} */ ("stream"), reason: "" };
-  resentBytes = 0;
   ackDue = false; // at once
-  /** @type {Map<number, Tracked>} begun and not finished, in order */
+  /** @type {Map<number, Tracked>} begun and not finished, by number; one that is revived comes last */
   live = new Map();
   /** @type {Tracked[]} */
   finished = [];
@@ -190,7 +189,6 @@ export class Receiver {
     if (!entry) return false; // late audio of a cancelled utterance
     if (frame.count > MAX_FRAME_S * this.rate) throw new Misbehaved(`one frame has ${frame.count} samples`);
     const known = entry.timeline.audio(frame);
-    if (known) this.resentBytes += (frame.payload.length * Math.min(known, frame.count)) / Math.max(1, frame.count);
     if (known >= frame.count) {
       entry.keepWarm(frame);
       return false;

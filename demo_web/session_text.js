@@ -6,9 +6,8 @@ import { Misbehaved } from "./session_timeline.js";
 /**
  * @typedef {import("./wire.js").Word} Word
  * @typedef {{type: "start", utterance: number, [field: string]: unknown}} Start
- * @typedef {{type: "text", text: string} | {type: "silence", ms: number} | {type: "flush", soft: boolean}} Piece
- * @typedef {Start | Piece | {type: "end"} | {type: "cancel", utterance: number, played_sample: number | null}
- *   | {type: "pause"} | {type: "unpause"}} Numbered
+ * @typedef {{type: "text", text: string} | {type: "flush", soft: boolean}} Piece
+ * @typedef {Start | Piece | {type: "end"} | {type: "cancel", utterance: number, played_sample: number | null}} Numbered
  */
 
 const PIECE_CHARS = 4_096; // text is kept in pieces of at most so many characters ...
@@ -89,7 +88,7 @@ export class Backlog {
 
 /** What a message takes of the window. */
 function weight(/** @type {Numbered} */ message) {
-  return message.type === "text" ? chars(message.text) : message.type === "silence" ? 1 : 0;
+  return message.type === "text" ? chars(message.text) : 0;
 }
 
 /** @param {string} text @returns {Piece[]} */
@@ -202,14 +201,13 @@ export class Transcript {
    * without word times; never before `atLeast`, a position that the server named, where the text has it.
    * @param {number} received
    * @param {number} atLeast
-   * @param {number} rate
    * @returns {{position: number, pieces: Piece[]}}
    */
-  rest(received, atLeast, rate) {
+  rest(received, atLeast) {
     const left = [...this.#pieces];
     let position = this.#forgotten;
     const segment = this.#open[0];
-    if (segment?.silent) shortenSilence(left, received - segment.first, rate);
+    if (segment?.silent) dropFlushes(left);
     else if (segment) position = Math.max(position, brokeOff(segment, received));
     let total = this.#forgotten;
     for (const piece of left) total += piece.type === "text" ? chars(piece.text) : 0;
@@ -228,13 +226,9 @@ export class Transcript {
   }
 
   #forget(/** @type {Said} */ segment) {
-    if (!segment.silent) {
-      dropText(this.#pieces, segment.end - this.#forgotten);
-      this.#forgotten = Math.max(this.#forgotten, segment.end);
-      return;
-    }
-    dropFlushes(this.#pieces);
-    if (this.#pieces[0]?.type === "silence") this.#pieces.shift();
+    if (segment.silent) return dropFlushes(this.#pieces);
+    dropText(this.#pieces, segment.end - this.#forgotten);
+    this.#forgotten = Math.max(this.#forgotten, segment.end);
   }
 }
 
@@ -247,7 +241,7 @@ function brokeOff(/** @type {Said} */ segment, /** @type {number} */ received) {
   return segment.samples !== null ? segment.end : last.end;
 }
 
-/** Removes so many characters from the front, and the silences and flushes among them. */
+/** Removes so many characters from the front, and the flushes among them. */
 function dropText(/** @type {Piece[]} */ left, /** @type {number} */ count) {
   while (left.length && count > 0) {
     const piece = /** @type {Piece} */ (left.shift());
@@ -260,14 +254,4 @@ function dropText(/** @type {Piece[]} */ left, /** @type {number} */ count) {
 
 function dropFlushes(/** @type {Piece[]} */ left) {
   while (left[0]?.type === "flush") left.shift();
-}
-
-/** The first silence is what is playing: only the rest of it is left. */
-function shortenSilence(/** @type {Piece[]} */ left, /** @type {number} */ heard, /** @type {number} */ rate) {
-  dropFlushes(left);
-  const piece = left[0];
-  if (piece?.type !== "silence") return;
-  const ms = piece.ms - Math.floor((Math.max(0, heard) * 1_000) / rate);
-  if (ms > 0) left[0] = { type: "silence", ms };
-  else left.shift();
 }

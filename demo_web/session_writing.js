@@ -10,12 +10,10 @@ import { Tracked } from "./session_utterance.js";
  */
 
 const SOFT_FLUSH_MS = 400; // a writer who pauses this long has probably finished a sentence
-const MAX_SILENCE_MS = 60_000;
 
 export class Writer {
   window = new SendWindow(0);
   hasSession = false; // without one everything waits
-  paused = false;
   goingAway = false; // the server said so: it gets no further utterance
   #maxChars = 1;
   #maxQueued = 1;
@@ -54,7 +52,6 @@ export class Writer {
     this.goingAway = false;
     this.#backlog = new Backlog();
     for (const { number, transcript } of this.#receiver.live.values()) this.#backlog.add(number, transcript.messages);
-    if (this.paused) this.number({ type: "pause" });
     this.pump();
   }
 
@@ -107,17 +104,6 @@ export class Writer {
 
   end() {
     this.say({ type: "end" });
-  }
-
-  silence(/** @type {number} */ ms) {
-    for (let left = Math.round(ms); left > 0; left -= MAX_SILENCE_MS) {
-      this.say({ type: "silence", ms: Math.min(left, MAX_SILENCE_MS) });
-    }
-  }
-
-  pause(/** @type {boolean} */ paused) {
-    this.paused = paused;
-    this.number({ type: paused ? "pause" : "unpause" });
   }
 
   get softFlushAt() {
@@ -178,8 +164,6 @@ export class Writer {
         this.number({ type: "text", text: message.text.slice(0, cut) });
         message.text = message.text.slice(cut);
         continue;
-      } else if (message.type === "silence" && !room) {
-        return;
       }
       this.#backlog.shift();
       this.number(message);

@@ -6,7 +6,7 @@ import { Coded, OpusDecoder } from "./opus.js";
  * @typedef {{type: string, id: number, first?: number, pcm?: Int16Array | Float32Array, [field: string]: unknown}} Posted
  * @typedef {{id: number, message: Posted}} Plain
  * @typedef {{id: number, coded: Coded, skip: number, last: boolean, limit: number | null}} Decoding
- * @typedef {Omit<import("./session.js").Audio, "type" | "utterance">} Audio
+ * @typedef {Omit<import("./session.js").Sounding, "type" | "utterance">} Sounding
  */
 
 /** Its samples are of one utterance's timeline; utterances have the page's `id`. */
@@ -51,7 +51,7 @@ export class Sound {
     this.#drain();
   }
 
-  /** @param {number} id @param {Audio} audio */
+  /** @param {number} id @param {Sounding} audio */
   audio(id, audio) {
     this.codec = audio.codec;
     if (audio.codec === "pcm") return this.#pcm(id, audio);
@@ -127,7 +127,7 @@ export class Sound {
     for (const item of this.#queue) if (item.id === id && "coded" in item) item.limit ??= samples;
   }
 
-  /** @param {number} id @param {Audio} audio */
+  /** @param {number} id @param {Sounding} audio */
   #pcm(id, audio) {
     const second = this.#rate; // a long silence goes in pieces
     for (let at = 0; audio.silence && at < audio.count; at += second) {

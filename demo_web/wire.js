@@ -33,7 +33,7 @@ const HEADER_BYTES = 28;
  * @typedef {Opened | SeqAck | {type: "pong", id: number} | {type: "heartbeat", event: number} | Event | Resumed
  *   | ResumeFailed | Busy | {type: "goaway", deadline_ms: number, reason: string} | ServerError} ServerMessage
  * @typedef {{type: string, [field: string]: unknown}} ClientMessage
- * @typedef {{codec: "pcm" | "opus", flags: number, generation: number, utterance: number, first: number, count: number,
+ * @typedef {{codec: "pcm" | "opus", generation: number, utterance: number, first: number, count: number,
  *   payload: Uint8Array, packets: Uint8Array[], last: boolean, decoderReset: boolean, silenceRun: boolean}} Frame
  */
 
@@ -51,21 +51,17 @@ export class WireError extends Error {
 
 /** The length of a text in code points: what the protocol counts. @param {string} text */
 export function chars(text) {
-  return offset(text, Infinity, true);
+  return text.length - (text.match(/[\ud800-\udbff][\udc00-\udfff]/g)?.length ?? 0);
 }
 
-/**
- * Where in the string so many code points end.
- * @param {string} text
- * @param {number} count
- * @param {boolean} [counting] give the number of code points instead
- */
-export function offset(text, count, counting = false) {
+/** Where in the string so many code points end. @param {string} text @param {number} count */
+export function offset(text, count) {
   if (!/[\ud800-\udbff]/.test(text)) return Math.min(count, text.length);
   let at = 0;
-  let seen = 0;
-  for (; at < text.length && seen < count; seen++) at += /** @type {number} */ (text.codePointAt(at)) > 0xffff ? 2 : 1;
-  return counting ? seen : at;
+  for (let left = count; at < text.length && left > 0; left--) {
+    at += /** @type {number} */ (text.codePointAt(at)) > 0xffff ? 2 : 1;
+  }
+  return at;
 }
 
 /** The text with U+FFFD for every lone surrogate, which is no character. @param {string} text */
@@ -103,15 +99,6 @@ const orNull = (check) => (value) => {
   const allowed = value === null || check(value);
   return allowed === true || `${allowed}, or null`;
 };
-/** @type {Check} */
-const lexicon = (value) => {
-  const entry = string(200, 1);
-  const entries = isObject(value) ? Object.entries(value) : null;
-  return (
-    (entries !== null && entries.length <= 1_000 && entries.flat().every((each) => entry(each) === true)) ||
-    "an object of at most 1000 entries, keys and values strings of 1 to 200 characters"
-  );
-};
 
 const u32 = integer(0, U32);
 const u53 = integer(0, U53);
@@ -120,7 +107,6 @@ const name = string(128);
 const voice = orNull(string(128, 1));
 const factor = number(0.5, 2);
 const volume = number(0, 2);
-const apiKey = orNull(string(512, 1));
 const digest = string(64, 64);
 const mode = choice("stream", "block");
 
@@ -147,27 +133,23 @@ const NUMBERED = { seq: [integer(1, U53)] };
 /** @type {Shape} */
 const EVENT = { event: [integer(1, U53)], utterance: [u32] };
 
-/** @type {{[type: string]: Shape}} */
+/** What a page says; the protocol knows more. @type {{[type: string]: Shape}} */
 const CLIENT = {
   open: {
     voice: [voice, null], language: [choice("auto", "zh", "en"), "auto"], speed: [factor, 1], pitch: [factor, 1],
     volume: [volume, 1], format: [choice("pcm", "opus", "auto"), "pcm"], sample_rate: [integer(8_000, 48_000), 24_000],
     frame_ms: [orNull(number(2.5, 1_000)), null], bitrate: [orNull(integer(16_000, 128_000)), null],
     mode: [choice("auto", "stream", "block"), "auto"], max_lead_ms: [orNull(integer(100, 600_000)), 4_000],
-    max_buffer_delay_ms: [orNull(integer(50, 60_000)), 800], timings: [boolean, true], api_key: [apiKey, null],
+    max_buffer_delay_ms: [orNull(integer(50, 60_000)), 800], timings: [boolean, true],
   },
   start: {
     ...NUMBERED, utterance: [integer(1, U32)], voice: [voice, null], speed: [orNull(factor), null],
     pitch: [orNull(factor), null], volume: [orNull(volume), null], seed: [u32, 0], instruct: [string(2_000), ""],
-    lexicon: [orNull(lexicon), null],
   },
   text: { ...NUMBERED, text: [string(16_384)] },
-  silence: { ...NUMBERED, ms: [integer(1, 60_000)] },
   flush: { ...NUMBERED, soft: [boolean, false] },
   end: NUMBERED,
   cancel: { ...NUMBERED, utterance: [orNull(integer(1, U32)), null], played_sample: [orNull(u53), null] },
-  pause: NUMBERED,
-  unpause: NUMBERED,
   ack: {
     generation: [integer(1, U32)], utterance: [u32], next_sample: [u53], played_sample: [u53, 0], buffered_ms: [u32, 0],
     stalls: [u32, 0], event: [u53, 0], visible: [boolean, true],
@@ -176,7 +158,6 @@ const CLIENT = {
   resume: {
     session: [string(128, 1)], token: [string(256, 1)], epoch: [u53], generation_seen: [u32], utterance: [u32],
     next_sample: [u53], events_seen: [u53], played_sample: [u53, 0], have_decoder: [boolean, false],
-    api_key: [apiKey, null],
   },
 };
 
@@ -277,11 +258,7 @@ export function encodeClient(message) {
   for (const [field, shape] of Object.entries(CLIENT[body.type])) {
     if (shape.length > 1 && body[field] === shape[1]) delete body[field];
   }
-  return JSON.stringify(body, (key, value) => {
-    if (typeof value === "string") return wellFormed(value);
-    if (key !== "lexicon" || !isObject(value)) return value;
-    return Object.fromEntries(Object.entries(value).map(([word, reading]) => [wellFormed(word), reading]));
-  });
+  return JSON.stringify(body, (_, value) => (typeof value === "string" ? wellFormed(value) : value));
 }
 
 /**
@@ -320,7 +297,6 @@ export function decodeFrame(data) {
   }
   return {
     codec: codec === 1 ? "pcm" : "opus",
-    flags,
     generation: view.getUint32(4),
     utterance: view.getUint32(8),
     first,

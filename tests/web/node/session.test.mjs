@@ -408,7 +408,7 @@ test("resume: what it has, then what the server lacks, on the new connection", (
   desk.get(resumed, 20, 2);
   assert.ok(desk.effects.every((each) => each.type !== "send" || each.connection === 2));
   assert.deepEqual(desk.said(), [{ type: "text", text: "More." }, { type: "end" }]);
-  assert.deepEqual([session.generation, session.mode], [2, { mode: "block", reason: "resumed" }]);
+  assert.deepEqual(session.mode, { mode: "block", reason: "resumed" });
   desk.frame(960, 960, 21, { generation: 1 }); // the old connection's last words
   assert.deepEqual(desk.effects, []);
   const [audio] = desk.frame(960, 960, 22, { connection: 2, generation: 2 });
@@ -689,7 +689,6 @@ test("what is known already is cut off, however much of a frame it is", () => {
   assert.deepEqual(desk.frame(480, 480, 3), []);
   const [audio] = desk.frame(720, 960, 4);
   assert.deepEqual([audio.first, audio.count, audio.payload.length], [960, 720, 1_440]);
-  assert.equal(desk.session.statistics.resentBytes, 960 + 480);
 });
 
 test("a late repeat of an ack gives no room", () => {
