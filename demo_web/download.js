@@ -1,35 +1,27 @@
 /** A text as a file: `POST /v1/speak`, read as it comes. */
 
+import { AccessError, refusal } from "./access.js";
+
 export const MAX_CHARACTERS = 100_000;
 const SPILL = 4 << 20;
-
-/** What went wrong: `code` as the server says it, or `unreachable` or `download`; `retryAfterMs` where it says when to come again. */
-export class DownloadError extends Error {
-  /** @param {string} code @param {number | null} [retryAfterMs] */
-  constructor(code, retryAfterMs = null) {
-    super(code);
-    this.code = code;
-    this.retryAfterMs = retryAfterMs;
-  }
-}
 
 /**
  * A WAV stream's header says no length: give it the true ones.
  * @param {Uint8Array} head  the file's beginning, header and all @param {number} total  bytes of the whole file
- * @returns {Uint8Array<ArrayBuffer>}  a copy. Throws DownloadError `download` where it is no WAV header.
+ * @returns {Uint8Array<ArrayBuffer>}  a copy. Throws AccessError `download` where it is no WAV header.
  */
 export function trueLengths(head, total) {
   const copy = new Uint8Array(head), view = new DataView(copy.buffer);
   /** @param {number} at */
   const tag = at => String.fromCharCode(...copy.subarray(at, at + 4));
-  if (copy.length < 44 || tag(0) !== "RIFF" || tag(8) !== "WAVE") throw new DownloadError("download");
+  if (copy.length < 44 || tag(0) !== "RIFF" || tag(8) !== "WAVE") throw new AccessError("download");
   view.setUint32(4, Math.min(total - 8, 0xffffffff), true);
   for (let at = 12; at + 8 <= copy.length; at += 8 + view.getUint32(at + 4, true)) {
     if (tag(at) !== "data") continue;
     view.setUint32(at + 4, Math.min(total - at - 8, 0xffffffff), true);
     return copy;
   }
-  throw new DownloadError("download");
+  throw new AccessError("download");
 }
 
 /**
@@ -38,18 +30,14 @@ export function trueLengths(head, total) {
  * @param {string | null} token
  * @param {(bytes: number) => void} progress  how many came so far
  * @param {AbortSignal} signal  makes it throw its reason
- * @returns {Promise<Blob>}  the whole file. Throws DownloadError.
+ * @returns {Promise<Blob>}  the whole file. Throws AccessError.
  */
 export async function download(url, asked, token, progress, signal) {
   const answer = await fetch(url, {
     method: "POST", body: JSON.stringify(asked), signal,
     headers: { "Content-Type": "application/json", ...(token ? { Authorization: `Bearer ${token}` } : {}) },
-  }).catch(() => { signal.throwIfAborted(); throw new DownloadError("unreachable"); });
-  if (!answer.ok) {
-    const after = Number(answer.headers.get("Retry-After"));
-    const told = await answer.json().catch(() => null);
-    throw new DownloadError(told?.error?.code ?? (answer.status === 401 ? "unauthorized" : "internal"), after ? after * 1000 : null);
-  }
+  }).catch(() => { signal.throwIfAborted(); throw new AccessError("unreachable"); });
+  if (!answer.ok) throw refusal(answer, await answer.json().catch(() => null));
   /** @type {BlobPart[]} */
   let waiting = [];
   /** @type {Blob[]} */
@@ -78,7 +66,7 @@ export async function download(url, asked, token, progress, signal) {
     }
   } catch {
     signal.throwIfAborted();
-    throw new DownloadError("download");
+    throw new AccessError("download");
   }
   const first = asked.format === "wav" ? trueLengths(head, total) : new Uint8Array(head);
   return new Blob([first, ...parts, ...waiting], { type: asked.format === "wav" ? "audio/wav" : "audio/ogg" });

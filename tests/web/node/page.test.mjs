@@ -1,8 +1,9 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
+import { Access, AccessError } from "../../../demo_web/access.js";
 import { pathOf, roundTop } from "../../../demo_web/chart.js";
-import { DownloadError, trueLengths } from "../../../demo_web/download.js";
+import { trueLengths } from "../../../demo_web/download.js";
 import { TextMap } from "../../../demo_web/reading.js";
 import { Typing, certain, sentAfter, wholeAt } from "../../../demo_web/writing.js";
 
@@ -112,15 +113,63 @@ test("a WAV file says its true length", () => {
 });
 
 test("what is no WAV file is not saved as one", () => {
-  assert.throws(() => trueLengths(new Uint8Array(100), 100), DownloadError);
-  assert.throws(() => trueLengths(header().subarray(0, 20), 20), DownloadError);
+  assert.throws(() => trueLengths(new Uint8Array(100), 100), AccessError);
+  assert.throws(() => trueLengths(header().subarray(0, 20), 20), AccessError);
   const wrong = header();
   wrong[36] = 0;
-  assert.throws(() => trueLengths(wrong, 44), DownloadError);
+  assert.throws(() => trueLengths(wrong, 44), AccessError);
 });
 
 test("the chart's top is round, and a pause is a gap", () => {
   assert.deepEqual([0.3, 1, 1.2, 4.1, 7, 384, 0].map(roundTop), [0.5, 1, 2, 5, 10, 500, 0.1]);
   const points = [0, 250, 3000, 3250].map((time) => ({ time, buffer: 1, rate: 0 }));
   assert.equal(pathOf(points, "buffer", (time) => time / 10, (value) => value), "M0.0 1.0L25.0 1.0M300.0 1.0L325.0 1.0");
+});
+
+/** A server that knows one key. `answers` says, by what was sent as the bearer, which answer it gets and when. */
+function served(context, answers) {
+  const asked = [];
+  context.mock.method(globalThis, "fetch", async (url, { headers = {} }) => {
+    const bearer = headers.Authorization?.replace("Bearer ", "");
+    asked.push(`${url.pathname} ${bearer}`);
+    const body = await answers(bearer, url.pathname);
+    return new Response(JSON.stringify(body ?? {}), { status: body ? 200 : 401 });
+  });
+  return { asked, access: new Access("http://server/") };
+}
+
+test("a token that the server has forgotten is asked for again, and only a wrong key is wrong", async (context) => {
+  let made = 0, known = "";
+  const { asked, access } = served(context, (bearer) => {
+    if (bearer === "key") return { token: known = `token-${++made}`, ttl_s: 600 };
+    return bearer === known ? { voices: [] } : null;
+  });
+  await access.use("key");
+  await access.voices();
+  known = "";
+  assert.deepEqual(await access.voices(), { voices: [] });
+  assert.deepEqual(asked.slice(2), ["/v1/voices token-1", "/v1/tokens key", "/v1/voices token-2"]);
+  known = "";
+  assert.equal(await access.withToken(async (token) => {
+    if (token !== "token-3") throw new AccessError("unauthorized");
+    return "file";
+  }), "file");
+  await assert.rejects(access.withToken(async () => { throw new AccessError("unauthorized"); }), { code: "unauthorized" });
+});
+
+test("a key that is sent while another one is asked about is not taken for that one", async (context) => {
+  let answer;
+  const { access } = served(context, (bearer) =>
+    bearer === "right" ? { token: "good" } : new Promise((resolve) => { answer = resolve; }));
+  const wrong = assert.rejects(access.use("wrong"), { code: "unauthorized" });
+  await access.use("right");
+  answer(null);
+  await wrong;
+  assert.equal(await access.token(), "good");
+});
+
+test("what cannot be a key is none, and nobody is asked", async (context) => {
+  const { asked, access } = served(context, () => ({}));
+  for (const key of ["", "钥匙", "two words"]) await assert.rejects(access.use(key), { code: "unauthorized" });
+  assert.deepEqual(asked, []);
 });
