@@ -71,15 +71,17 @@ export class Queue {
     if (type === "stop") this.stop(id, atOnce);
     else if (type === "preroll") this.preroll.base = ms / 1000;
     else if (type === "port" && port) {
-      for (const one of kept) this.waiting.push(Waiting.of(one));
+      for (const one of kept) if (one.id > this.#over) this.waiting.push(Waiting.of(one));
+      if (this.#port) this.#port.onmessage = null;
       this.#port = port;
       port.onmessage = ({ data }) => this.receive(data);
       for (const message of late) this.receive(message);
-    } else if (type === "leave" && this.#port) {
-      this.#port.onmessage = ({ data }) => late.push(data); // until another one listens, in the same thread
-      for (const one of this.waiting) one.rewind(this.played(one));
-      this.post({ type: "left", port: this.#port, kept: this.waiting.splice(0), late }, [this.#port]);
+    } else if (type === "leave") {
+      const left = this.#port;
       this.#port = null;
+      if (left) left.onmessage = ({ data }) => late.push(data); // until another one listens, in the same thread
+      for (const one of this.waiting) one.rewind(this.played(one));
+      this.post({ type: "left", port: left, kept: this.waiting.splice(0), late }, left ? [left] : []);
     }
   }
 
@@ -142,6 +144,7 @@ export class Queue {
     const head = this.waiting.shift();
     if (!head) return;
     this.#over = head.id;
+    this.#waitedFor = this.#still = 0;
     this.tell("ended", head);
   }
 
@@ -154,6 +157,7 @@ export class Queue {
     const head = this.waiting[0];
     if (head && head.id > id) return;
     this.running = false;
+    this.#waitedFor = this.#still = 0;
     this.waiting = this.waiting.filter((one) => one.id > id);
     if (head) this.tell("stopped", head);
     else this.post({ type: "stopped", id: 0, played: 0, time: this.now });
@@ -232,6 +236,12 @@ export class Playout extends Queue {
     this.#stop = id;
     this.#stopFade = Math.min(head.buffered, Math.ceil(FADE_S * head.rate));
     this.#stopAt = head.taken + this.#stopFade;
+  }
+
+  /** @param {FromPlayer} message */
+  command(message) {
+    if (message.type === "leave" && this.#stop >= (this.waiting[0]?.id ?? Infinity)) super.stop(this.#stop);
+    super.command(message);
   }
 
   /** The rate of what is pulled next: that of the utterance to be played, once all of the one before is out. */

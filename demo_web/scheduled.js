@@ -88,6 +88,7 @@ export class Scheduled extends Queue {
         if (atOnce) node.disconnect();
       }
       this.#fadeAt = 0;
+      this.#frame = Math.ceil(this.now * this.#context.sampleRate);
     }
     super.stop(id);
   }

@@ -13,8 +13,9 @@ const CALM_S = 10; // played without a stall: what stalls added is halved
 export class Preroll {
   base = PREROLL_MS / 1000;
   longest = 2; // half of the lead that a server keeps
-  /** @type {number[]} by how much each arrival was later than the one before */
-  #late = [];
+  #late = new Float64Array(ARRIVALS).fill(Infinity); // by how much each was later than the one before, in a ring ...
+  #sorted = this.#late.slice(); // ... and in order
+  #arrivals = 0;
   /** @type {number | null} when the next one is on time */
   #due = null;
   #jitter = 0;
@@ -29,11 +30,21 @@ export class Preroll {
   /** So much audio came. @param {number} seconds @param {number} now in seconds */
   arrived(seconds, now) {
     if (this.#due !== null) {
-      if (this.#late.push(Math.max(0, now - this.#due)) > ARRIVALS) this.#late.shift();
-      const sorted = this.#late.length < ENOUGH ? [0] : Float64Array.from(this.#late).sort();
-      this.#jitter = sorted[Math.floor(JITTER_QUANTILE * (sorted.length - 1))];
+      this.#remember(Math.max(0, now - this.#due));
+      const known = Math.min(this.#arrivals, ARRIVALS);
+      if (known >= ENOUGH) this.#jitter = this.#sorted[Math.floor(JITTER_QUANTILE * (known - 1))];
     }
     this.#due = now + seconds;
+  }
+
+  /** In the place of the oldest, without allocating anything. @param {number} late */
+  #remember(late) {
+    const place = this.#arrivals++ % ARRIVALS;
+    const sorted = this.#sorted;
+    let at = sorted.indexOf(this.#late[place]);
+    for (; at > 0 && sorted[at - 1] > late; at--) sorted[at] = sorted[at - 1];
+    for (; at < ARRIVALS - 1 && sorted[at + 1] < late; at++) sorted[at] = sorted[at + 1];
+    sorted[at] = this.#late[place] = late;
   }
 
   /** Nothing is due: the next arrival says nothing about the line. */
@@ -118,7 +129,8 @@ export class Waiting {
   /** Goes back to what was taken already and is still here. @param {number} sample */
   rewind(sample) {
     this.taken = sample;
-    this.#index = Math.max(0, this.chunks.findIndex(({ pcm, first }) => first + pcm.length > sample));
+    const found = this.chunks.findIndex(({ pcm, first }) => first + pcm.length > sample);
+    this.#index = found < 0 ? Math.max(0, this.chunks.length - 1) : found; // all of it was taken: the last one
   }
 
   /**
@@ -148,11 +160,15 @@ export class Waiting {
   }
 }
 
+let rounded = new Int16Array(4096); // used again for each chunk
+
 /** @param {Int16Array | Float32Array} pcm @param {number | null} crc */
 function digest(pcm, crc) {
   if (crc === null) return null;
   if (pcm instanceof Float32Array) {
-    pcm = Int16Array.from(pcm, (x) => Math.max(-32768, Math.min(32767, Math.round(x * 32768))));
+    if (pcm.length > rounded.length) rounded = new Int16Array(pcm.length);
+    for (let i = 0; i < pcm.length; i++) rounded[i] = Math.max(-32768, Math.min(32767, Math.round(pcm[i] * 32768)));
+    pcm = rounded.subarray(0, pcm.length);
   }
   return crc32(new Uint8Array(pcm.buffer, pcm.byteOffset, pcm.byteLength), crc);
 }

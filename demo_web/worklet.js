@@ -1,4 +1,7 @@
-/** Plays what the worker sends, on the audio thread (see `playout.js`). Only reports allocate anything there. */
+/**
+ * Plays what the worker sends, on the audio thread (see `playout.js`). Rendering allocates nothing once its buffers fit;
+ * a message that comes or goes does, a little: some fifty a second.
+ */
 
 import "./digest.js"; // named here, all are asked for at once
 import { Playout } from "./playout.js";

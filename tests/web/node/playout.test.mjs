@@ -3,7 +3,7 @@ import test from "node:test";
 import { crc32 } from "node:zlib";
 
 import { FADE_S, Playout } from "../../../demo_web/playout.js";
-import { Preroll } from "../../../demo_web/waiting.js";
+import { Preroll, Waiting } from "../../../demo_web/waiting.js";
 
 const RATE = 24000;
 const LEVEL = 8192; // a quarter of full scale
@@ -332,4 +332,93 @@ test("the pre-roll follows jitter and stalls, and gets shorter again", () => {
   other.arrived(0.02, 1000);
   for (let i = 0; i < 30; i++) other.arrived(0.02, 1000.02 + 0.02 * i);
   assert.ok(Math.abs(other.seconds - 1.12) < 1e-9);
+});
+
+const stop = (desk) => desk.playout.command({ type: "stop", id: 1 });
+const end = (desk) => {
+  desk.send({ type: "restart", id: 1, first: 0 });
+  desk.send({ type: "complete", id: 1, samples: 0 });
+};
+for (const [how, leave] of [["a stop while it waits", stop], ["an end", end]]) {
+  test(`${how} does not shorten the pre-roll of what follows`, () => {
+    const desk = new Desk();
+    desk.begin(1);
+    desk.audio(1, 480);
+    desk.pull(0.23 * RATE);
+    leave(desk);
+    desk.pull(0.05 * RATE);
+    desk.begin(2);
+    desk.audio(2, 480);
+    assert.ok(silent(desk.pull(0.1 * RATE)));
+    desk.audio(2, 4800);
+    assert.ok(!silent(desk.pull(480)));
+  });
+}
+
+test("what was all taken and is given to another one goes on with what comes next", () => {
+  const waiting = new Waiting(1, RATE);
+  const out = new Float32Array(30);
+  for (const level of [1, 2, 3]) waiting.push(new Int16Array(10).fill(level));
+  waiting.take(out, 0, 30);
+  const other = Waiting.of({ ...waiting });
+  other.push(new Int16Array(10).fill(4));
+  out.fill(0);
+  other.take(out, 20, 10);
+  assert.deepEqual(out, Float32Array.from({ length: 30 }, (_, i) => (i < 20 ? 0 : 4 / 32768)));
+});
+
+test("what fades out as it leaves is not kept, and what was stopped does not come back", () => {
+  const desk = new Desk();
+  desk.begin(1);
+  desk.audio(1, 24000);
+  desk.pull(4800);
+  const kept = [{ ...desk.playout.waiting[0] }];
+  desk.playout.command({ type: "stop", id: 1 });
+  desk.playout.command({ type: "leave" });
+  assert.deepEqual(desk.of("left").map((each) => each.kept), [[]]);
+  assert.equal(desk.of("stopped").length, 1);
+  const other = new Desk();
+  other.playout.command({ type: "stop", id: 1 });
+  const late = [{ type: "audio", id: 1, first: 24000, pcm: new Int16Array(480) }];
+  other.playout.command({ type: "port", port: other.port, kept, late });
+  assert.equal(other.playout.waiting.length, 0);
+});
+
+test("one without a port leaves all the same; a port that another one took the place of is not listened to", () => {
+  const playout = new Playout((message) => told.push(message));
+  const told = [];
+  playout.command({ type: "leave" });
+  assert.deepEqual([told[0].type, told[0].port], ["left", null]);
+  const desk = new Desk();
+  const old = desk.port;
+  desk.playout.command({ type: "port", port: { postMessage() {} } });
+  assert.equal(old.onmessage, null);
+});
+
+test("the jitter is the 95th percentile of the latest 200 arrivals", () => {
+  const preroll = new Preroll();
+  preroll.longest = 1000;
+  const late = [];
+  let now = 0;
+  let seed = 1;
+  preroll.arrived(0.02, now);
+  for (let i = 0; i < 700; i++) {
+    seed = (seed * 48271) % 2147483647;
+    const by = i % 3 ? 0 : (seed / 2147483647) * (i < 400 ? 0.2 : 0.01);
+    now += 0.02 + by;
+    late.push(by);
+    preroll.arrived(0.02, now);
+    const known = late.slice(-200).sort((a, b) => a - b);
+    const wanted = known.length < 20 ? 0 : known[Math.floor(0.95 * (known.length - 1))];
+    assert.ok(Math.abs(preroll.seconds - 0.12 - 2 * wanted) < 1e-9, `${i}`);
+  }
+});
+
+test("floats have the digest of what they round to", () => {
+  const waiting = new Waiting(1, RATE);
+  const floats = Float32Array.from({ length: 5000 }, (_, i) => 1.2 * Math.sin(i));
+  waiting.push(floats.subarray(0, 4500));
+  waiting.push(floats.subarray(4500));
+  const rounded = Int16Array.from(floats, (x) => Math.max(-32768, Math.min(32767, Math.round(x * 32768))));
+  assert.equal(waiting.crc, crc32(Buffer.from(rounded.buffer)));
 });

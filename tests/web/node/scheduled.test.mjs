@@ -271,3 +271,31 @@ test("a thousand messages leave neither buffers nor automation behind", () => {
   assert.ok(desk.scheduled.waiting[0].chunks.length < 100);
   assert.ok(desk.context.points.length < 20, `${desk.context.points.length}`);
 });
+
+test("after a stop the next text is placed as soon as it is here", () => {
+  const desk = new Desk();
+  desk.begin(1);
+  desk.audio(1, 4 * 24000);
+  desk.context.currentTime += 0.5;
+  desk.scheduled.postMessage({ type: "stop", id: 1 });
+  desk.context.currentTime += 0.2;
+  const before = desk.context.nodes.length;
+  desk.begin(2);
+  desk.audio(2, 24000, 4096);
+  const [{ when }] = desk.context.nodes.slice(before);
+  assert.ok(when - desk.context.currentTime < 0.05, `${when - desk.context.currentTime}`);
+  assert.ok(desk.context.render(when + 0.01, when + 0.5).every((x) => Math.abs(x - 0.125) < 1e-3));
+});
+
+test("a stop while it waits does not shorten the pre-roll of what follows", () => {
+  const desk = new Desk();
+  desk.begin(1);
+  desk.audio(1, 240);
+  desk.pass(0.2);
+  desk.scheduled.postMessage({ type: "stop", id: 1 });
+  desk.begin(2);
+  desk.audio(2, 240);
+  desk.pass(0.1);
+  desk.pass(0.05);
+  assert.equal(desk.context.nodes.length, 0);
+});
