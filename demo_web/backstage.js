@@ -9,9 +9,12 @@ export class Backstage {
   #send = null;
   /** @type {Message[] | null} that the Worker was sent before it said anything; it may yet turn out not to run */
   #sent = [];
+  /** @type {Map<string, Message>} by their types: what holds until the next one, also for another Worker */
+  #lasting = new Map();
   /** @type {Worker | null} */
   #worker = null;
   #gone = false; // neither could be loaded: the server is away
+  #closed = false;
 
   /**
    * @param {{url: string, workerUrl: string, port: (port: MessagePort) => void,
@@ -37,12 +40,12 @@ export class Backstage {
     };
     worker.onerror = (event) => {
       event.preventDefault();
-      if (this.#sent) this.#here();
-      else this.#fail("no_worker", event.message);
+      if (this.#sent) return void this.#here();
+      this.renew();
+      this.#fail("no_worker", event.message);
     };
     this.worker = true;
     this.#begin();
-    for (const message of this.#sent ?? []) this.#send(message, []);
   }
 
   /** @param {string} code @param {string} message */
@@ -54,38 +57,59 @@ export class Backstage {
     const { port1, port2 } = new MessageChannel();
     this.#setup.port(port2);
     this.#send?.({ type: "setup", url: this.#setup.url, playout: port1 }, [port1]);
+    for (const message of [...this.#lasting.values(), ...(this.#sent ?? [])]) this.#send?.(message, []);
+  }
+
+  /** Another one, which knows of nothing, with another playout port: this one failed, or nothing hears its port. */
+  renew() {
+    if (this.#closed || !this.#send) return;
+    if (!this.#worker) this.#send({ type: "close" }, []);
+    this.#end();
+    this.#sent = [];
+    this.#open();
+  }
+
+  #end() {
+    if (this.#worker) this.#worker.onmessage = this.#worker.onerror = null;
+    this.#worker?.terminate();
+    this.#worker = this.#send = null;
   }
 
   /** Runs the connection in the page. */
   async #here() {
-    this.#worker?.terminate();
-    this.#worker = this.#send = null;
+    this.#end();
     this.worker = false;
-    const module = new URL("./connection.js", this.#setup.workerUrl).href;
-    const { Connection } = await import(module).catch((error) => (this.#fail("unreachable", String(error)), {}));
-    if (!Connection) {
-      this.#sent = (this.#sent ?? []).filter(({ type }) => type === "visible" || type === "rough");
+    let loaded;
+    try {
+      loaded = await import(new URL("./connection.js", this.#setup.workerUrl).href);
+    } catch (error) {
+      this.#sent = [];
       this.#gone = true;
-      return;
+      return this.#fail("unreachable", String(error));
     }
-    const connection = new Connection((/** @type {Message} */ message) => this.#setup.heard(message));
+    if (this.#closed) return;
+    const connection = new loaded.Connection((/** @type {Message} */ message) => this.#setup.heard(message));
     this.#send = (message) => connection.receive(message);
     this.#begin();
-    for (const message of this.#sent ?? []) this.#send(message, []);
     this.#sent = null;
   }
 
   /** @param {Message} message */
   post(message) {
-    this.#sent?.push(message);
+    const { type } = message;
+    const lasts = type === "visible" || type === "rough";
+    if (lasts) this.#lasting.set(type, message);
+    if (this.#closed || (this.#gone && type !== "begin")) return;
+    if (!lasts) this.#sent?.push(message);
     this.#send?.(message, []);
-    if (!this.#gone || message.type !== "begin") return;
+    if (!this.#gone) return;
     this.#gone = false;
     this.#open();
   }
 
   close() {
     this.post({ type: "close" });
+    this.#closed = true;
     const worker = this.#worker;
     setTimeout(() => worker?.terminate(), 1000); // time to say good-bye
   }
@@ -99,8 +123,12 @@ function start(url) {
     // Another origin's: a Worker of this one may import it.
   }
   try {
-    const blob = new Blob([`import ${JSON.stringify(url)};`], { type: "text/javascript" });
-    return new Worker(URL.createObjectURL(blob), { type: "module" });
+    const address = URL.createObjectURL(new Blob([`import ${JSON.stringify(url)};`], { type: "text/javascript" }));
+    const worker = new Worker(address, { type: "module" });
+    for (const kind of ["message", "error"]) {
+      worker.addEventListener(kind, () => URL.revokeObjectURL(address), { once: true });
+    }
+    return worker;
   } catch {
     return null;
   }

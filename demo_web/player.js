@@ -5,9 +5,13 @@
  * failure.
  */
 
-import { Audio } from "./audio.js";
+import { Loudspeaker } from "./audio.js";
 import { Backstage } from "./backstage.js";
-import { Spoken } from "./spoken.js";
+import { Clock } from "./clock.js";
+import { check, PlayerError } from "./settings.js";
+import { Spoken, Utterance } from "./spoken.js";
+
+export { PlayerError, Utterance };
 
 const REPORT_MS = 100;
 const STOP_MS = 100; // an audio thread that does not answer by then is silent for another reason
@@ -15,58 +19,16 @@ const VERIFY_MS = 2000; // after the last sample
 const [LEAST_MS, LATEST_MS] = [4, 20]; // until it is looked for the next word
 
 /**
- * @typedef {"auto" | "opus" | "pcm" | "switch"} Format `auto`: Opus where this browser can decode it; `switch`: PCM
- *   that turns into Opus on a slow line
- * @typedef {{voice?: string, speed?: number, pitch?: number, volume?: number, format?: Format,
- *   mode?: "auto" | "stream" | "block", prerollMs?: number}} Settings
+ * @typedef {import("./settings.js").Format} Format
+ * @typedef {import("./settings.js").Settings} Settings
  * @typedef {string | null | undefined} Token
  * @typedef {{url?: string | URL, token?: Token | (() => Token | Promise<Token>), workerUrl?: string | URL}} Place
  * @typedef {{id: number, played: number, heardTextEnd: number}} Stopped samples, and code points of the text
- * @typedef {{heardAll: boolean, samples: number, verified: boolean}} Heard
- * @typedef {{id: number, rate: number, played: number, received: number, time: number, state: string}} Report
+ * @typedef {import("./spoken.js").Heard} Heard
+ * @typedef {{code: string, message?: string, retryable?: boolean, retryAfterMs?: number, field?: string}} Problem
  */
 
-/** @type {Report} */
-const NOTHING = { id: 0, rate: 24000, played: 0, received: 0, time: 0, state: "idle" };
-
-export class PlayerError extends Error {
-  /** @param {{code: string, message?: string, retryable?: boolean}} detail */
-  constructor({ code, message, retryable = false }) {
-    super(message ?? code);
-    this.name = "PlayerError";
-    this.code = code;
-    this.retryable = retryable;
-  }
-}
-
-/** Something being said. */
-export class Utterance {
-  text = "";
-  #post;
-
-  /** @param {number} id @param {Promise<Heard>} finished @param {(message: object) => void} post */
-  constructor(id, finished, post) {
-    this.id = id;
-    /** Resolves when it was heard to its end or stopped; rejects with a PlayerError. */
-    this.finished = finished;
-    this.#post = post;
-  }
-
-  /** @param {string} text any piece of it, cut anywhere */
-  write(text) {
-    this.text += text;
-    this.#post({ type: "write", id: this.id, text });
-  }
-
-  /** Says what was written, also if it looks unfinished. @param {boolean} [soft] only if it does not */
-  flush(soft = false) {
-    this.#post({ type: "flush", id: this.id, soft });
-  }
-
-  end() {
-    this.#post({ type: "end", id: this.id });
-  }
-}
+const CLOSED = { code: "closed", message: "the player was closed" };
 
 export class Player extends EventTarget {
   /** @type {Place & Settings} */
@@ -79,28 +41,35 @@ export class Player extends EventTarget {
   #writing = 0;
   /** @type {Record<string, any>} the worker's latest figures */
   #statistics = {};
-  #report = NOTHING;
-  #before = this.#report; // the last one of the utterance before
+  #clock = new Clock();
   #reported = { at: 0, state: "" };
   #cueTimer = 0;
-  /** @type {((told: {id: number, played: number}) => void)[]} */
-  #stopping = [];
+  /** @type {Set<(told: {id: number, played: number}) => void>} */
+  #stopping = new Set();
   #ended = new AbortController();
 
-  /** @param {Place & Settings} [options] `url`: of the server; left out, it is the one that this module came from */
+  /**
+   * Throws PlayerError `bad_value`. @param {Place & Settings} [options] `url`: of the server; left out, it is the one
+   *   that this module came from
+   */
   constructor(options = {}) {
     super();
+    check(options);
     this.#options = { format: "auto", mode: "auto", prerollMs: 120, ...options };
     const ears = {
       told: (/** @type {import("./audio.js").Told} */ message) => this.#told(message),
       state: (/** @type {string} */ state, /** @type {boolean} */ needsTap) => {
-        if (state === "frozen") this.#before = NOTHING; // its times are of that context
+        if (state === "frozen") this.#clock.restart();
         this.#emit("audio", { state, needsTap });
       },
-      lost: (/** @type {string} */ message) => this.#fail({ code: "no_audio", message, retryable: true }),
+      lost: (/** @type {string} */ message, /** @type {boolean} */ portToo) => {
+        if (portToo) this.#backstage.renew();
+        this.#fail({ code: "no_audio", message, retryable: true });
+      },
+      idle: () => this.#spoken.size === 0,
     };
     const worklet = new URL("./worklet.js", import.meta.url).href;
-    this.#audio = new Audio(ears, this.#options.prerollMs ?? 120, worklet);
+    this.#audio = new Loudspeaker(ears, this.#options.prerollMs ?? 120, worklet);
     this.#backstage = new Backstage({
       url: streamUrl(options.url ?? new URL("../", import.meta.url)),
       workerUrl: new URL(options.workerUrl ?? "./worker.js", import.meta.url).href,
@@ -131,8 +100,9 @@ export class Player extends EventTarget {
     return this.#audio.context;
   }
 
-  /** @param {Settings} settings for the next utterance; `prerollMs` at once */
+  /** Throws PlayerError `bad_value`. @param {Settings} settings for the next utterance; `prerollMs` at once */
   set(settings) {
+    check(settings);
     this.#options = { ...this.#options, ...settings };
     if (settings.prerollMs !== undefined) this.#audio.preroll(settings.prerollMs);
   }
@@ -155,17 +125,19 @@ export class Player extends EventTarget {
   speak(text) {
     const at = performance.now();
     const id = ++this.#newest;
-    this.unlock();
     this.#endWriting();
     const { voice, speed, pitch, volume } = this.#options;
     this.#backstage.post({ type: "begin", id, open: this.#open(), start: { voice, speed, pitch, volume } });
     const spoken = new Spoken(id, at);
     this.#spoken.set(id, spoken);
     this.#writing = id;
+    this.unlock();
+    if (this.#ended.signal.aborted) this.#reject([id], CLOSED);
     const utterance = new Utterance(id, spoken.finished, (message) => {
-      if (this.#writing !== id) return;
-      if ("type" in message && message.type === "end") this.#writing = 0;
+      if (this.#writing !== id) return false;
+      if (message.type === "end") this.#writing = 0;
       this.#backstage.post(message);
+      return true;
     });
     if (text !== undefined) {
       utterance.write(text);
@@ -198,11 +170,20 @@ export class Player extends EventTarget {
   /** @returns {Promise<{id: number, played: number}>} where the audio thread stopped */
   #silence() {
     return new Promise((resolve) => {
-      const { id, played } = this.#report;
-      setTimeout(() => resolve({ id, played }), STOP_MS);
-      this.#stopping.push(resolve);
-      this.#audio.post({ type: "stop", id: this.#newest, atOnce: !this.#audio.running });
+      const { id, played } = this.#clock.report;
+      const done = (/** @type {{id: number, played: number}} */ told) => {
+        clearTimeout(timer);
+        this.#stopping.delete(done);
+        resolve(told);
+      };
+      const timer = setTimeout(() => done({ id, played }), STOP_MS);
+      this.#stopping.add(done);
+      this.#quiet();
     });
+  }
+
+  #quiet() {
+    this.#audio.post({ type: "stop", id: this.#newest, atOnce: !this.#audio.running });
   }
 
   /** Cuts the connection, to see what happens. */
@@ -221,20 +202,13 @@ export class Player extends EventTarget {
     clearTimeout(this.#cueTimer);
     this.#backstage.close();
     this.#audio.close();
-    this.#reject({ code: "closed", message: "the player was closed" });
+    this.#reject([...this.#spoken.keys()], CLOSED);
   }
 
   /** What is heard now: a sample of an utterance's timeline at `rate` Hz; null: nothing. */
   clock() {
     const { context, latency } = this.#audio;
-    if (!context) return null;
-    const now = context.currentTime - latency;
-    for (const { id, rate, played, received, time, state } of [this.#report, this.#before]) {
-      const passed = (now - time) * rate;
-      const sample = Math.floor(played + (state === "playing" ? passed : Math.min(0, passed)));
-      if (id && sample >= 0) return state === "idle" && passed >= 0 ? null : { id, sample: Math.min(sample, received), rate };
-    }
-    return null;
+    return context && this.#clock.at(context.currentTime - latency);
   }
 
   // ---- what it hears ----
@@ -244,7 +218,7 @@ export class Player extends EventTarget {
     const { type, id, played, time } = message;
     const spoken = this.#spoken.get(id);
     if (type === "report") return this.#place(message);
-    if (type === "stopped") for (const resolve of this.#stopping.splice(0)) resolve({ id, played });
+    if (type === "stopped") for (const done of this.#stopping) done({ id, played });
     if (!spoken) return;
     const ms = performance.now() - spoken.at;
     if (type === "first") this.#emit("first", { id, ms });
@@ -279,21 +253,18 @@ export class Player extends EventTarget {
 
   /** @param {import("./audio.js").Told} message a report */
   #place(message) {
-    const report = /** @type {Report} */ (/** @type {unknown} */ ({ ...message })); // the audio thread uses it again
-    const current = this.#report;
-    if (report.id !== current.id) this.#before = { ...current, state: "waiting" };
-    else if (report.state !== "playing" && report.played === current.played) report.time = current.time;
-    this.#report = report;
+    const report = { ...message }; // the audio thread uses it again
+    this.#clock.learn(/** @type {import("./clock.js").Report} */ (/** @type {unknown} */ (report)));
     this.#cues();
     this.#tell();
   }
 
   #tell() {
-    const { state } = this.#report;
+    const { state } = this.#clock.report;
     const now = performance.now();
     if (state === this.#reported.state && now - this.#reported.at < REPORT_MS - 10) return;
     this.#reported = { at: now, state };
-    this.#emit("report", { ...this.#statistics, ...this.#report });
+    this.#emit("report", { ...this.#statistics, ...this.#clock.report });
   }
 
   /** Words and segments as they are heard. */
@@ -307,16 +278,17 @@ export class Player extends EventTarget {
     }
     const next = at && this.#spoken.get(at.id)?.next;
     const ms = next ? Math.max(LEAST_MS, ((next.first - at.sample) / at.rate) * 1000) : LATEST_MS;
-    if (this.#report.state === "playing") this.#cueTimer = setTimeout(() => this.#cues(), Math.min(ms, LATEST_MS));
+    if (this.#clock.report.state !== "playing") return;
+    this.#cueTimer = setTimeout(() => this.#cues(), Math.min(ms, LATEST_MS));
   }
 
   /** @param {Record<string, any>} message of the worker */
-  #heard({ type, id, ...rest }) {
+  #heard({ type, id, ids, ...rest }) {
     const spoken = this.#spoken.get(id);
     if (type === "token") this.#token(rest.request);
     else if (type === "state") {
       this.#emit("state", rest);
-      if (rest.state === "failed") this.#fail({ code: "misbehaved", message: rest.reason, ...rest.detail });
+      if (rest.state === "failed") this.#failed({ code: "misbehaved", message: rest.reason, ...rest.detail }, ids);
     } else if (type === "event") {
       spoken?.learn(rest.message);
       this.#emit("event", { id, message: rest.message });
@@ -325,7 +297,8 @@ export class Player extends EventTarget {
       if (spoken.heard) this.#finish(spoken);
     } else if (type === "restarted") spoken?.forget(rest.sample);
     else if (type === "warning") this.#emit("warning", rest);
-    else if (type === "failure") this.#fail(/** @type {{code: string}} */ (rest));
+    else if (type === "failure" && ids) this.#failed(/** @type {Problem} */ (rest), ids); // the others go on
+    else if (type === "failure") this.#fail(/** @type {Problem} */ (rest));
     else if (type === "statistics") {
       this.#statistics = rest;
       this.#tell();
@@ -340,25 +313,34 @@ export class Player extends EventTarget {
       this.#backstage.post({ type: "token", request, token: answer ?? null });
     } catch (error) {
       const away = error instanceof TypeError; // as `fetch` throws where nobody answers
-      const { code = away ? "unreachable" : undefined, retryable, message = String(error) } =
-        /** @type {Partial<PlayerError>} */ (error ?? {});
-      const why = { message, ...(code && { code }), ...(retryable !== undefined && { retryable }) };
+      const { code = away ? "unreachable" : undefined, retryable, retryAfterMs, message = String(error) } =
+        /** @type {Partial<PlayerError> & {retryAfterMs?: number}} */ (error ?? {});
+      const why = { message, retryAfterMs, ...(code && { code }), ...(retryable !== undefined && { retryable }) };
       this.#backstage.post({ type: "token", request, token: null, error: why });
     }
   }
 
-  /** @param {{code: string, message?: string, retryable?: boolean, retryAfterMs?: number}} detail */
+  /** As below, for a reason that neither the worker nor the audio thread knows. @param {Problem} detail */
   #fail(detail) {
-    const { code, message = code, retryable = false, retryAfterMs = null } = detail;
-    this.#emit("failure", { ...detail, message, retryable, retryAfterMs });
-    this.#reject({ code, message, retryable });
+    this.#backstage.post({ type: "cancel", id: null, played: null });
+    this.#quiet();
+    this.#failed(detail);
   }
 
-  /** @param {{code: string, message: string, retryable?: boolean}} detail */
-  #reject(detail) {
-    this.#writing = 0;
-    for (const spoken of this.#spoken.values()) spoken.reject(new PlayerError(detail));
-    this.#spoken.clear();
+  /** @param {Problem} detail @param {number[]} [ids] of what fails; left out: all that was not played to its end */
+  #failed(detail, ids = [...this.#spoken.values()].flatMap(({ id, ended }) => (ended === null ? [id] : []))) {
+    const { code, message = code, retryable = false, retryAfterMs = null } = detail;
+    this.#reject(ids, detail);
+    this.#emit("failure", { ...detail, message, retryable, retryAfterMs });
+  }
+
+  /** @param {number[]} ids @param {Problem} detail */
+  #reject(ids, detail) {
+    for (const id of ids) {
+      this.#spoken.get(id)?.reject(new PlayerError(detail));
+      this.#spoken.delete(id);
+    }
+    if (!this.#spoken.has(this.#writing)) this.#writing = 0;
   }
 
   // ---- small things ----

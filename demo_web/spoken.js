@@ -1,9 +1,41 @@
-/** One utterance as a player follows it: when it began, what of its text sounds when, how it ended. Pure. */
+/** One utterance: as the page writes it, and as the player follows it: what of it sounds when, how it ended. Pure. */
 
 /**
  * @typedef {{first: number, kind: "word" | "segment", detail: {segment: number, start: number, end: number}}} Cue
  * @typedef {{heardAll: boolean, samples: number, verified: boolean}} Heard
  */
+
+/** Something being said. */
+export class Utterance {
+  text = "";
+  #post;
+
+  /**
+   * @param {number} id
+   * @param {Promise<Heard>} finished
+   * @param {(message: {type: string, [field: string]: unknown}) => boolean} post gives whether it is still written to
+   */
+  constructor(id, finished, post) {
+    this.id = id;
+    /** Resolves when it was heard to its end or stopped; rejects with a PlayerError. */
+    this.finished = finished;
+    this.#post = post;
+  }
+
+  /** @param {string} text any piece of it, cut anywhere */
+  write(text) {
+    if (this.#post({ type: "write", id: this.id, text })) this.text += text;
+  }
+
+  /** Says what was written, also if it looks unfinished. @param {boolean} [soft] only if it looks finished */
+  flush(soft = false) {
+    this.#post({ type: "flush", id: this.id, soft });
+  }
+
+  end() {
+    this.#post({ type: "end", id: this.id });
+  }
+}
 
 export class Spoken {
   /** @type {number | null} all of it was played: so many samples */
