@@ -3,14 +3,15 @@
 import { Access } from "./access.js";
 import { Door } from "./door.js";
 import { Downloads } from "./downloads.js";
-import { delivery, field, manner, needLanguage, offerVoices, preroll, rate, showFields, way, written } from "./fields.js";
+import { delivery, field, manner, needLanguage, offerVoices, onKeys, preroll, problemOf, rate, showFields, way, written } from "./fields.js";
 import { Figures } from "./figures.js";
 import { Notice } from "./notice.js";
-import { byId, number, say, setText, switchLanguage, translate } from "./page.js";
+import { byId, number, say, setText, switchLanguage, toggle, translate } from "./page.js";
 import { Picture } from "./picture.js";
 import { Player } from "./player.js";
 import { Reading } from "./reading.js";
 import { SAMPLES, langOf, offer } from "./samples.js";
+import { showState, showStatus, showSupport } from "./surroundings.js";
 import { TEXTS, languageOf } from "./texts.js";
 import { wellFormed } from "./wire.js";
 import { Typing, asModel } from "./writing.js";
@@ -19,8 +20,6 @@ import { Typing, asModel } from "./writing.js";
 
 /** For so long a connection may be away without a word about it. */
 const PATIENCE_MS = 3000;
-/** @type {Record<string, string>} */
-const TONES = { idle: "good", speaking: "good", away: "bad", silent: "bad", locked: "warn", reconnecting: "warn", stalled: "warn" };
 const speakButton = byId("speak", HTMLButtonElement), stopButton = byId("stop", HTMLButtonElement), samples = byId("sample", HTMLSelectElement);
 /** Where the controls and what is heard stand below each other. */
 const phone = matchMedia("(max-width: 860px)"), calm = matchMedia("(prefers-reduced-motion: reduce)");
@@ -53,8 +52,7 @@ function show() {
   const active = current !== null, open = door.state === "open";
   const state = silent && active ? "silent" : !open ? door.state : connection === "reconnecting" ? "reconnecting" : !active ? "idle"
     : playing === "playing" ? "speaking" : playing === "stalled" ? "stalled" : connection === "connecting" ? "connecting" : "waiting";
-  setText("state", say(`state.${state}`));
-  byId("state", HTMLElement).className = `pill ${TONES[state] ?? "soft"}`;
+  showState(state);
   setText("speak", say(way() === "typing" && writing ? "finish" : "speak"));
   speakButton.disabled = !open;
   if (!active && document.activeElement?.matches("#stop, #cut")) speakButton.focus();  // what is disabled would lose it
@@ -91,11 +89,17 @@ function begin(text) {
   if (text !== undefined) said(text);
   figures.begin({ ...delivery(), live: writing }, player.support);
   if (player.output) picture.listen(player.output);
+  player.unlock().then(askForTap);
   utterance.finished.then(({ samples: count, verified }) => {
-    if (verified && utterance === latest) figures.know("verified", count);
+    if (utterance === latest) figures.judge(verified ? count : null);
   }, problem => { if (utterance === current) failed(problem); });
   show();
   return utterance;
+}
+
+/** Where the browser blocks the sound: as often as a tap did not help. */
+function askForTap() {
+  if (silent) notice.show("audio", { label: "tap", act: () => player.unlock().then(askForTap) });
 }
 
 /** @param {string} text  is being spoken from now on */
@@ -130,14 +134,15 @@ function speak() {
     writing = false;
     return show();
   }
-  const text = written();
-  if (!text.trim()) {
-    notice.show("empty");
+  const text = written(), problem = problemOf(text);
+  if (problem) {
+    notice.show(problem);
     return field.focus();
   }
   if (phone.matches) byId("actions", HTMLElement).scrollIntoView({ behavior: calm.matches ? "auto" : "smooth" });
   if (way() === "text") return begin(text);
   if (way() === "typing") {
+    if (current) begin();  // its text is at its end: anew, as the other ways
     typing.begin(true);
     return typing.rest();
   }
@@ -145,27 +150,31 @@ function speak() {
   quiet = asModel(text, () => Number(rate.value), piece => { said(piece); utterance.write(piece); }, () => { utterance.end(); writing = false; });
 }
 
-/** @param {string} text @param {boolean} flush */
+/** @param {string} text @param {boolean} flush @returns {boolean}  whether it was taken */
 function typed(text, flush) {
-  if (door.state !== "open") return;
+  if (door.state !== "open") return false;
   if (current && !writing) {
     held += text;
-    return;
+    return true;
   }
   const utterance = current ?? begin();
   said(wellFormed(text));
   utterance.write(wellFormed(text));
   if (flush) utterance.flush();
+  return true;
 }
 
-/** @param {{code: string, retryAfterMs?: number | null, reason?: string}} problem  `reason`: of a busy server */
-function failed({ code, retryAfterMs, reason }) {
+/** @param {{code: string, retryable?: boolean, retryAfterMs?: number | null, reason?: string}} problem  `reason`: of a busy server */
+function failed({ code, retryable, retryAfterMs, reason }) {
+  if (!current && (retryable || code === "idle_timeout")) return;  // nobody asked for anything yet
+  const act = current && speak;
   if (current) {
     figures.note("log.failed");
+    figures.judge(null);
     over(position);
-  } else if (code === "idle_timeout") return;
+  }
   if (code === "unauthorized") door.refused();
-  else notice.show(`error.${reason}` in TEXTS ? String(reason) : code, { retryAfterMs, act: speak, alone: reason === "loading" });
+  else notice.show(`error.${reason}` in TEXTS ? String(reason) : code, { retryAfterMs, act, alone: reason === "loading" });
 }
 
 /** The door is open now, or not any more. */
@@ -175,27 +184,25 @@ function entered() {
   showFields();
 }
 
-/** Says what this browser or this address lacks. */
-function showSupport() {
-  const missing = player.support.reasons.filter(each => `support.${each}` in TEXTS);
-  const told = missing.includes("insecure_context") ? ["insecure_context"] : missing;
-  byId("support", HTMLElement).hidden = !told.length;
-  setText("support", told.map(each => say(`support.${each}`)).join(" "));
-}
-
 /** The text was changed. */
 function changed() {
   notice.clear("empty");
+  samples.value = "";
   showFields();
   if (way() === "typing") typing.changed();
 }
 
 /** @param {typeof SAMPLES[number]} sample */
-function useSample({ lang, name, text }) {
+function useSample({ lang, text }) {
   field.value = text;
-  field.lang = langOf(languageOf(text));
-  samples.value = name;
   needLanguage(lang);
+  useText();
+}
+
+/** What is in the field is to be spoken when it is asked for. */
+function useText() {
+  field.lang = langOf(languageOf(field.value));
+  samples.value = SAMPLES.find(({ text }) => text === field.value)?.name ?? "";
   typing.begin(false);
   showFields();
 }
@@ -223,6 +230,7 @@ onCurrent("stopped", ({ heardTextEnd }) => {
   over(heardTextEnd);
 });
 on("state", ({ state }) => {
+  showSupport(player.support);  // by now it is known whether there is a Worker
   if (state === "reconnecting" && connection !== state) figures.note("log.lost", "reconnect");
   if (state === "ready" && connection === "reconnecting") figures.note("log.back");
   if (state !== connection) {
@@ -235,9 +243,10 @@ on("state", ({ state }) => {
 });
 on("failure", failed);
 on("audio", ({ needsTap }) => {
-  if (needsTap && !silent) notice.show("audio", { label: "tap", act: () => player.unlock() });
-  if (!needsTap) notice.clear("audio");
+  if (needsTap === silent) return;
   silent = needsTap;
+  if (silent) askForTap();
+  else notice.clear("audio");
   show();
 });
 
@@ -255,38 +264,37 @@ field.addEventListener("input", event => { if (!/** @type {InputEvent} */ (event
 preroll.addEventListener("change", () => player.set({ prerollMs: Number(preroll.value) }));
 speakButton.addEventListener("pointerenter", warm);
 field.addEventListener("focus", warm);
-speakButton.addEventListener("click", speak);
-stopButton.addEventListener("click", () => player.stop());
-document.addEventListener("keydown", event => {
-  if (event.isComposing) return;
-  if (event.key === "Escape" && current) player.stop();
-  if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey)) return;
-  event.preventDefault();
+speakButton.addEventListener("click", event => {
+  if (event.detail > 1 && way() === "typing") return;  // a double click does not finish what it has begun
   speak();
 });
+stopButton.addEventListener("click", () => player.stop());
+onKeys(speak, () => { if (current) player.stop(); });
 downloads.bind(() => ({ text: written(), ...manner() }), () => door.refused());
 byId("cut", HTMLElement).addEventListener("click", () => {
   figures.note("log.cut");
   player.cut();
 });
 byId("rough", HTMLElement).addEventListener("click", () => {
-  const rough = byId("rough", HTMLElement), bad = rough.getAttribute("aria-pressed") !== "true";
-  rough.setAttribute("aria-pressed", String(bad));
+  const bad = toggle("rough");
   figures.note(bad ? "log.rough" : "log.calm");
   player.rough(bad);
 });
 byId("language", HTMLElement).addEventListener("click", () => {
   switchLanguage();
   for (const each of [door, notice, figures, downloads]) each.translate();
-  showSupport();
+  showSupport(player.support);
   show();
   showFields();
 });
 
 translate();
-useSample(SAMPLES[document.documentElement.lang === "en" ? 0 : 1]);
+if (field.value) useText();
+else useSample(SAMPLES[document.documentElement.lang === "en" ? 0 : 1]);
 figures.translate();
-showSupport();
+showSupport(player.support);
 player.set({ prerollMs: Number(preroll.value) });
 show();
+byId("unloaded", HTMLElement).hidden = true;
 door.enter();
+showStatus();

@@ -4,13 +4,18 @@ const SVG = "http://www.w3.org/2000/svg";
 export const SPAN_MS = 60_000;
 const LEFT = 10, RIGHT = 46, TOP = 24, HIGH = 62, SECOND = 124, HEIGHT = 214;
 
-/** @typedef {{time: number, buffer: number, rate: number}} Point  time: ms; buffer: s; rate: kbit/s */
+/** @typedef {{time: number, buffer: number, rate: number, burst?: boolean}} Point
+ *   time: ms; buffer: s; rate: kbit/s; burst: the rate is the beginning's, and may stand above the chart's top */
 
 /** @param {number} value @returns {number}  a round number that is not below it */
 export function roundTop(value) {
   const unit = 10 ** Math.floor(Math.log10(Math.max(value, 0.1)));
   return [1, 2, 5, 10].map(each => Number((each * unit).toPrecision(2))).find(each => each >= value) ?? value;
 }
+
+/** @param {Point[]} points @param {"buffer"|"rate"} name @param {number} least @returns {number}  how far its axis goes, `least` at least */
+export const topOf = (points, name, least) =>
+  roundTop(Math.max(least, ...points.map(each => name === "rate" && each.burst ? 0 : each[name])));
 
 /**
  * @param {Point[]} points @param {"buffer"|"rate"} name @param {(time: number) => number} x @param {(value: number) => number} y
@@ -56,13 +61,13 @@ export class Chart {
     const parts = [];
     for (const [name, top, key, least] of /** @type {["buffer"|"rate", number, string, number][]} */ ([
       ["buffer", TOP, "chart.buffer", 1], ["rate", SECOND, "chart.bitrate", 50]])) {
-      const ceiling = roundTop(Math.max(least, ...this.points.map(each => each[name])));
+      const ceiling = topOf(this.points, name, least);
       parts.push(shape("text", { class: "name", x: LEFT, y: top - 8 }, this.say(key)));
       for (const share of [0, 1]) {
         const y = top + HIGH * (1 - share);
         parts.push(shape("path", { class: "grid", d: `M${LEFT} ${y}H${end}` }), shape("text", { x: end + 8, y: y + 4 }, `${share * ceiling}`));
       }
-      const line = pathOf(this.points, name, x, value => top + HIGH * (1 - value / ceiling));
+      const line = pathOf(this.points, name, x, value => top + HIGH * (1 - Math.min(value / ceiling, 1)));
       parts.push(shape("path", { class: name === "rate" ? "bitrate" : "buffer", d: line || "M0 0" }));
     }
     for (const seconds of [60, 30, 0])

@@ -68,7 +68,9 @@ export class Door {
 
   /** @param {HTMLInputElement} field  with the key */
   async #try(field) {
+    const send = byId("key-send", HTMLButtonElement);
     setText("key-problem", "");
+    send.disabled = true;  // Enter does nothing then, either
     try {
       await this.access.use(field.value.trim());
     } catch (problem) {
@@ -76,10 +78,12 @@ export class Door {
       this.#why = code === "unauthorized" ? "key.wrong" : `error.${code}` in TEXTS ? `error.${code}` : "error.internal";
       this.translate();
       return field.select();
+    } finally {
+      send.disabled = false;
     }
     field.value = "";
     this.#become("starting");
     await this.enter();
-    byId("speak", HTMLElement).focus();
+    if (this.state === "open") byId("speak", HTMLElement).focus();
   }
 }

@@ -11,6 +11,8 @@ export class Downloads {
   /** @type {AbortController | null} */
   #running = null;
   #said = () => "";
+  /** How far it is: not read out. */
+  #figure = () => "";
 
   /** @param {import("./access.js").Access} access @param {import("./notice.js").Notice} notice */
   constructor(access, notice) {
@@ -23,7 +25,9 @@ export class Downloads {
   bind(asked, refused) {
     for (const format of /** @type {("wav"|"opus")[]} */ (["wav", "opus"]))
       byId(`download-${format}`, HTMLElement).addEventListener("click", () => this.#start({ ...asked(), format }, refused));
-    byId("download-cancel", HTMLElement).addEventListener("click", () => this.#running?.abort());
+    byId("download-cancel", HTMLElement).addEventListener("click", event => {
+      if (event.detail <= 1) this.#running?.abort();  // otherwise a double click, on the button that was here before
+    });
   }
 
   /** @param {boolean} open  the server lets us in */
@@ -41,29 +45,32 @@ export class Downloads {
     }
     byId("download-cancel", HTMLElement).hidden = this.#running === null;
     setText("download-state", this.#said());
+    setText("download-figure", this.#figure());
   }
 
   /** @param {{text: string, format: "wav"|"opus", voice?: string, speed?: number}} asked @param {() => void} refused */
   async #start(asked, refused) {
-    const characters = chars(asked.text), tell = /** @param {() => string} words */ words => { this.#said = words; this.translate(); };
+    const characters = chars(asked.text);
     if (!asked.text.trim()) return this.notice.show("empty");
     if (characters > MAX_CHARACTERS) return this.notice.show("download_limit", { values: { n: number(characters) } });
     this.notice.clear();
     this.#running = new AbortController();
     const mb = /** @param {number} bytes */ bytes => number(bytes / 1e6, 1);
     let bytes = 0;
-    const words = () => asked.format === "wav" ? say("download.busy", { s: number(bytes / WAV_BYTES_A_SECOND), mb: mb(bytes) })
+    this.#said = () => say("download.begun");
+    this.#figure = () => asked.format === "wav" ? say("download.busy", { s: number(bytes / WAV_BYTES_A_SECOND), mb: mb(bytes) })
       : say("download.size", { mb: mb(bytes) });
-    tell(words);
+    this.translate();
     byId("download-cancel", HTMLElement).focus();
-    const timer = setInterval(() => setText("download-state", words()), EVERY_MS);
+    const timer = setInterval(() => setText("download-figure", this.#figure()), EVERY_MS);
     try {
       const url = new URL("v1/speak", this.access.base);
-      const file = await download(url, asked, await this.access.token(), all => { bytes = all; }, this.#running.signal);
+      const { signal } = this.#running;
+      const file = await this.access.withToken(token => download(url, asked, token, all => { bytes = all; }, signal));
       save(file, asked.format === "wav" ? "cosystream.wav" : "cosystream.opus");
       this.#said = () => say("download.done", { mb: mb(file.size) });
     } catch (problem) {
-      const { code, retryAfterMs } = /** @type {import("./download.js").DownloadError} */ (problem);
+      const { code, retryAfterMs } = /** @type {import("./access.js").AccessError} */ (problem);
       if (this.#running.signal.aborted) this.#said = () => say("download.cancelled");
       else {
         this.#said = () => "";
@@ -72,6 +79,7 @@ export class Downloads {
       }
     } finally {
       clearInterval(timer);
+      this.#figure = () => "";
       const back = document.activeElement === byId("download-cancel", HTMLElement);
       this.#running = null;
       this.translate();

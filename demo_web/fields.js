@@ -7,6 +7,9 @@ import { chars, wellFormed } from "./wire.js";
 
 export const field = byId("text", HTMLTextAreaElement), preroll = byId("preroll", HTMLInputElement), rate = byId("rate", HTMLInputElement);
 const voiceField = byId("voice", HTMLSelectElement), speed = byId("speed", HTMLInputElement);
+/** What a server takes for one utterance. */
+const MAX_CHARACTERS = 2_000_000;
+const KEPT = "cosystream.text";
 /** @type {Voice[]} */
 let voices = [];
 
@@ -15,6 +18,9 @@ export const way = () => /** @type {HTMLInputElement} */ (document.querySelector
 
 /** The text, without halves of characters. */
 export const written = () => wellFormed(field.value);
+
+/** @param {string} text @returns {string}  a failure's code: why it cannot be spoken; "" where it can */
+export const problemOf = text => !text.trim() ? "empty" : chars(text) > MAX_CHARACTERS ? "text_limit" : "";
 
 /** The voice and how it speaks. */
 export const manner = () => ({ voice: voiceField.value || undefined, speed: speed.disabled ? 1 : Number(speed.value) });
@@ -30,7 +36,11 @@ export function offerVoices(those) {
   voices = those;
   const before = voiceField.value;
   voiceField.replaceChildren(...voices.map(each => new Option(`${each.name} (${each.languages.join(", ")})`, each.id, each.default, each.default)));
-  if (!voices.some(each => each.default)) voiceField.prepend(new Option(say("voice.default"), "", true, true));
+  if (!voices.some(each => each.default)) {
+    const theirs = new Option(say("voice.default"), "", true, true);
+    theirs.dataset.text = "voice.default";
+    voiceField.prepend(theirs);
+  }
   if (voices.some(each => each.id === before)) voiceField.value = before;
 }
 
@@ -55,3 +65,20 @@ export function showFields() {
 }
 
 for (const each of [voiceField, speed, preroll, rate]) each.addEventListener("input", showFields);
+
+/** Ctrl+Enter, once however long it is held, and Escape. @param {() => void} speak @param {() => void} stop */
+export function onKeys(speak, stop) {
+  document.addEventListener("keydown", event => {
+    if (event.isComposing) return;
+    if (event.key === "Escape") stop();
+    const elsewhere = event.target instanceof Element && event.target.closest("#key-form");
+    if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey) || elsewhere) return;
+    event.preventDefault();
+    if (!event.repeat) speak();
+  });
+}
+
+try {  // a text lasts over a reload, which not every browser sees to
+  field.value ||= sessionStorage.getItem(KEPT) ?? "";
+  addEventListener("pagehide", () => sessionStorage.setItem(KEPT, field.value));
+} catch { /* storage may be forbidden */ }

@@ -4,6 +4,8 @@ import { Chart } from "./chart.js";
 import { byId, number, say, sayReason, setText } from "./page.js";
 
 const EVERY_MS = 250, KEPT = 60;
+/** So long the server fills the buffer as fast as the line lets it: no measure for what comes afterwards. */
+const BURST_MS = 1000;
 
 /**
  * What the player reports: of the playout and of the connection.
@@ -32,6 +34,10 @@ export class Figures {
   /** @type {{at: number, key: string, values: () => Record<string, string>}[]} */
   #log = [];
   #begun = 0;
+  /** Since when audio comes, null: it does not yet. @type {number | null} */
+  #flowing = null;
+  /** Whether the checking is over, however it ended. */
+  #judged = false;
   #timer = 0;
   #ticks = 0;
   #chart = new Chart(byId("chart", SVGElement), (key, values) => say(key, values));
@@ -43,6 +49,8 @@ export class Figures {
     this.#report = {};
     this.#known = { first: null, audible: null, verified: null };
     this.#begun = performance.now();
+    this.#flowing = null;
+    this.#judged = false;
     this.#log = [];
     this.note("log.speak");
     this.#timer ||= setInterval(() => this.#tick(), EVERY_MS);
@@ -53,6 +61,8 @@ export class Figures {
   end() {
     clearInterval(this.#timer);
     this.#timer = 0;
+    this.#report.bufferedMs = 0;
+    this.#report.bytesPerSecond = undefined;
     this.show();
     this.#chart.draw(performance.now());
     this.#summary();
@@ -69,11 +79,18 @@ export class Figures {
     Object.assign(this.#report, report);
   }
 
-  /** @param {"first"|"audible"|"verified"} name @param {number} value  ms, or samples */
+  /** @param {"first"|"audible"} name @param {number} value  ms */
   know(name, value) {
     this.#known[name] = value;
     if (name === "audible") this.note("log.audible");
-    if (name === "verified") this.note("log.verified", undefined, () => ({ n: number(value) }));
+    this.show();
+  }
+
+  /** @param {number | null} samples  that were right, all of them; null: it is not known and will not be */
+  judge(samples) {
+    this.#judged = true;
+    this.#known.verified = samples;
+    if (samples !== null) this.note("log.verified", undefined, () => ({ n: number(samples) }));
     this.show();
   }
 
@@ -88,7 +105,9 @@ export class Figures {
 
   #tick() {
     const { bufferedMs = 0, bytesPerSecond = 0 } = this.#report, now = performance.now();
-    this.#chart.points.push({ time: now, buffer: bufferedMs / 1000, rate: bytesPerSecond * 8 / 1000 });
+    if (bytesPerSecond) this.#flowing ??= now;
+    const burst = now - (this.#flowing ?? now) < BURST_MS;
+    this.#chart.points.push({ time: now, buffer: bufferedMs / 1000, rate: bytesPerSecond * 8 / 1000, burst });
     this.show();
     if (this.#ticks++ % 2 === 0) this.#chart.draw(now);
   }
@@ -113,7 +132,7 @@ export class Figures {
     value("underruns", stalls === undefined ? null : number(stalls), say("figure.underruns.note"));
     value("reconnects", reconnects === undefined ? null : number(reconnects), say("figure.reconnects.note", { n: number(restarts) }));
     value("verified", verified !== null ? number(verified) : received ? number(received) : null,
-      say(verified === null ? "figure.verified.wait" : codec === "opus" ? "figure.verified.opus" : "figure.verified.note"));
+      say(verified === null ? this.#judged ? "figure.verified.not" : "figure.verified.wait" : codec === "opus" ? "figure.verified.opus" : "figure.verified.note"));
     byId("underruns-value", HTMLElement).className = stalls ? "warn" : "";
     byId("verified-value", HTMLElement).className = verified !== null ? "good" : received ? "soft" : "";
   }
@@ -130,7 +149,7 @@ export class Figures {
     const list = byId("log", HTMLElement);
     list.replaceChildren(...this.#log.map(({ at, key, values }) => {
       const item = document.createElement("li"), when = document.createElement("time");
-      when.textContent = `${number(at / 1000, 1)} s`;
+      when.textContent = say("s", { n: number(at / 1000, 1) });
       item.append(when, say(key, values()));
       return item;
     }));

@@ -11,7 +11,6 @@ export class Notice {
   constructor() {
     byId("again", HTMLButtonElement).addEventListener("click", () => {
       const act = this.#shown?.act;
-      byId("speak", HTMLElement).focus();  // this button goes
       this.clear();
       act?.();
     });
@@ -35,9 +34,7 @@ export class Notice {
       this.#count();
       if (performance.now() < until) return;
       clearInterval(this.#timer);
-      if (!alone) return;
-      this.clear();
-      act?.();
+      if (alone) act?.();  // it stays until that has an end: what is written anew is read out anew
     }, 250);
   }
 
@@ -52,6 +49,10 @@ export class Notice {
   /** Shows it in the language that is set. */
   translate() {
     const shown = this.#shown, button = byId("again", HTMLButtonElement);
+    if (!shown?.act && document.activeElement === button) {  // which goes
+      const speak = byId("speak", HTMLButtonElement);
+      (speak.disabled ? byId("text", HTMLElement) : speak).focus();
+    }
     byId("failure", HTMLElement).hidden = !shown;
     byId("hint", HTMLElement).hidden = Boolean(shown);
     setText("failure-text", shown ? say(failureKey(shown.code), shown.values) : "");

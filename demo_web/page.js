@@ -17,6 +17,13 @@ export function setText(id, text) {
   if (found.textContent !== text) found.textContent = text;
 }
 
+/** @param {string} id  of a button that stays pressed @returns {boolean}  whether it is now */
+export function toggle(id) {
+  const button = byId(id, HTMLElement), pressed = button.getAttribute("aria-pressed") !== "true";
+  button.setAttribute("aria-pressed", String(pressed));
+  return pressed;
+}
+
 /** @type {import("./texts.js").Language} */
 let language = remembered() ?? (navigator.language.startsWith("zh") ? "zh" : "en");
 

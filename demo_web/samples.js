@@ -18,12 +18,12 @@ Mara laughed until she had to sit down. Then she found the page, turned up the l
 /** @param {"en"|"zh"} language @returns {string}  as `lang` says it */
 export const langOf = language => language === "zh" ? "zh-CN" : "en";
 
-/** @param {HTMLSelectElement} list  gets their names @param {(sample: typeof SAMPLES[number]) => void} use  called with the one that is chosen */
+/** @param {HTMLSelectElement} list  gets their names, behind one for a text of one's own @param {(sample: typeof SAMPLES[number]) => void} use  called with the one that is chosen */
 export function offer(list, use) {
   list.append(...SAMPLES.map(({ lang, name }) => {
     const option = new Option(name, name);
     option.lang = langOf(/** @type {"en"|"zh"} */ (lang));
     return option;
   }));
-  list.addEventListener("change", () => use(SAMPLES[list.selectedIndex]));
+  list.addEventListener("change", () => use(SAMPLES[list.selectedIndex - 1]));
 }

@@ -23,7 +23,8 @@ export class Typing {
   #sent = 0;
   #timer = 0;
 
-  /** @param {HTMLTextAreaElement} field @param {(text: string, flush: boolean) => void} send */
+  /** @param {HTMLTextAreaElement} field
+   * @param {(text: string, flush: boolean) => boolean} send  returns whether it was taken; otherwise it is sent again with what comes next */
   constructor(field, send) {
     this.field = field;
     this.send = send;
@@ -54,8 +55,7 @@ export class Typing {
     clearTimeout(this.#timer);
     if (!length) return;
     const text = this.#seen.slice(this.#sent, this.#sent + length);
-    this.#sent += length;
-    this.send(text, flush);
+    if (this.send(text, flush)) this.#sent += length;
   }
 }
 

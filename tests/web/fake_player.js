@@ -1,6 +1,7 @@
 /**
  * A player without a server, for tests of the page alone: the same events in the same order, a hum in place of speech.
  * Texts that begin with "!CODE " fail with this code, "!tap " is silent until there is a tap; `?insecure` is a browser that lacks everything.
+ * `patient`: nothing comes to its end; `deaf`: taps do not help. `told` keeps what was written, of each utterance.
  */
 
 const CHARACTER_MS = 60;
@@ -12,8 +13,8 @@ class FakeUtterance {
     this.finished = new Promise((resolve, reject) => Object.assign(this, { resolve, reject }));
     this.finished.catch(() => {});
   }
-  write(text) { this.text += text; this.player.tell("write", { text }); this.#cut(false); }
-  flush() { this.player.tell("flush", {}); this.#cut(true); }
+  write(text) { this.text += text; this.player.told[this.id - 1].push(text); this.#cut(false); }
+  flush() { this.#cut(true); }
   end() { this.ended = true; this.#cut(true); }
   #cut(all) {
     const points = [...this.text];
@@ -33,6 +34,9 @@ export class Player extends EventTarget {
   output = null;
   context = null;
   settings = {};
+  told = [];
+  patient = false;
+  deaf = false;
   #utterance = null;
   #count = 0;
   #totals = { reconnects: 0, stalls: 0, bytes: 0 };
@@ -52,11 +56,12 @@ export class Player extends EventTarget {
       hum.start();
     }
     await this.context.resume();
-    this.tell("audio", { state: "running", needsTap: false });
+    if (!this.deaf) this.tell("audio", { state: "running", needsTap: false });
   }
   speak(text) {
     this.unlock();
     const utterance = this.#utterance = new FakeUtterance(this, ++this.#count);
+    this.told.push([]);
     const code = /^!(\w+) /.exec(text ?? "")?.[1];
     setTimeout(() => {
       if (code === "tap") return this.tell("audio", { state: "suspended", needsTap: true });
@@ -97,7 +102,7 @@ export class Player extends EventTarget {
       if (ticks++ % 2 === 0) this.tell("report", { id: utterance.id, state, bufferedMs: this.#away ? 900 : 2400 + 600 * Math.sin(ticks / 9), prerollMs: 120,
         received: Math.round(utterance.at * CHARACTER_MS * 24) + 50000, bytesPerSecond: this.#away ? 0 : 4000 + 900 * Math.sin(ticks / 5), codec: bare ? "pcm" : "opus",
         mode: this.#totals.reconnects ? "block" : "stream", modeReason: this.#totals.reconnects ? "resumed" : "", restarts: 0, ...this.#totals });
-      if (!utterance.ended || utterance.at < points.length) return;
+      if (this.patient || !utterance.ended || utterance.at < points.length) return;
       clearInterval(timer);
       this.#utterance = null;
       this.tell("ended", { id: utterance.id });
