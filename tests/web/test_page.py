@@ -272,16 +272,22 @@ async def test_with_a_certificate_of_its_own(open_page: OpenPage) -> None:
         await page.over(await page.speak(TEXT))
 
 
+_WORDS = """() => [...document.querySelectorAll("[data-text], [data-label]")].map((each) =>
+    each.dataset.text ? each.textContent : each.getAttribute("aria-label"))"""
+
+
 async def test_every_word_is_in_both_languages(open_page: OpenPage, tone_server: ServerProcess) -> None:
+    """Every element that names its words, shown or not, and each of them another one than before."""
     page = await demo(open_page, tone_server.http, locale="zh-CN")
-    assert (
-        await page.page.get_attribute("html", "lang") == "zh-CN"
-        or await page.page.get_attribute("html", "lang") == "zh"
-    )
+    assert await page.page.get_attribute("html", "lang") == "zh-CN"
     assert await page.says("#speak") == "朗读"
+    chinese = await page.page.evaluate(_WORDS)
     await page.page.click("#language")
-    assert await page.says("#speak") == "Speak"
     assert await page.page.get_attribute("html", "lang") == "en"
+    english = await page.page.evaluate(_WORDS)
+    assert len(english) > 50
+    assert [word for word in english if re.search(r"[\u3400-\u9fff]", word)] == []
+    assert [pair for pair in zip(chinese, english, strict=True) if pair[0] == pair[1] or not all(pair)] == []
 
 
 async def test_what_the_browser_loads(open_page: OpenPage, tone_server: ServerProcess) -> None:
