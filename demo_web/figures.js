@@ -61,7 +61,7 @@ export class Figures {
   end() {
     clearInterval(this.#timer);
     this.#timer = 0;
-    this.#report.bufferedMs = 0;
+    if (this.#report.bufferedMs) this.#report.bufferedMs = 0;
     this.#report.bytesPerSecond = undefined;
     this.show();
     this.#chart.draw(performance.now());
@@ -127,7 +127,7 @@ export class Figures {
       prerollMs === undefined ? "" : say("figure.buffer.note", { ms: say("ms", { n: number(prerollMs) }) }));
     value("mode", mode ? say(`mode.${mode}`) : null, sayReason(this.#settings.mode === "auto" ? modeReason : "fixed"));
     value("format", codec ? (codec === "opus" ? "Opus" : "PCM") : null, codec ? say(codecReason(this.#settings.format, codec, this.#support)) : "");
-    value("bitrate", bytesPerSecond === undefined ? null : say("kbit", { n: number(bytesPerSecond * 8 / 1000) }),
+    value("bitrate", bytesPerSecond === undefined ? bytes ? "–" : null : say("kbit", { n: number(bytesPerSecond * 8 / 1000) }),
       say("figure.bitrate.note", { mb: number(bytes / 1e6, 2) }));
     value("underruns", stalls === undefined ? null : number(stalls), say("figure.underruns.note"));
     value("reconnects", reconnects === undefined ? null : number(reconnects), say("figure.reconnects.note", { n: number(restarts) }));

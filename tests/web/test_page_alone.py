@@ -88,6 +88,7 @@ async def test_only_what_was_asked_for_is_spoken(browser: Browser, tone_server: 
         await page.keyboard.press("Escape")
         await expect(page.locator("#buffer-value")).to_have_text("0.0 s")
         await expect(page.locator("#bitrate-value")).to_have_text("–")
+        await expect(page.locator("#bitrate-note")).to_contain_text("MB in all")
         await expect(page.locator("#verified-note")).to_contain_text("not checked")
 
 

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { Access, AccessError } from "../../../demo_web/access.js";
-import { pathOf, roundTop } from "../../../demo_web/chart.js";
+import { pathOf, roundTop, topOf } from "../../../demo_web/chart.js";
 import { trueLengths } from "../../../demo_web/download.js";
 import { TextMap } from "../../../demo_web/reading.js";
 import { Typing, certain, sentAfter, wholeAt } from "../../../demo_web/writing.js";
@@ -124,6 +124,12 @@ test("the chart's top is round, and a pause is a gap", () => {
   assert.deepEqual([0.3, 1, 1.2, 4.1, 7, 384, 0].map(roundTop), [0.5, 1, 2, 5, 10, 500, 0.1]);
   const points = [0, 250, 3000, 3250].map((time) => ({ time, buffer: 1, rate: 0 }));
   assert.equal(pathOf(points, "buffer", (time) => time / 10, (value) => value), "M0.0 1.0L25.0 1.0M300.0 1.0L325.0 1.0");
+});
+
+test("the first burst does not set the chart's top", () => {
+  const points = [{ time: 0, buffer: 3, rate: 450, burst: true }, { time: 1000, buffer: 4, rate: 30 }];
+  assert.equal(topOf(points, "rate", 50), 50);
+  assert.equal(topOf(points, "buffer", 1), 5);
 });
 
 /** A server that knows one key. `answers` says, by what was sent as the bearer, which answer it gets and when. */
