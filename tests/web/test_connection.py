@@ -363,3 +363,22 @@ async def test_a_text_of_many_pages() -> None:
         web.speak(1, LONG * 6)
         await web.done(1, 60)
         await web.checked(1)
+
+
+async def test_a_server_that_starts_again_is_waited_for() -> None:
+    async with running(engine_options={"step_delay_ms": 20}) as first, running() as second:
+        assert first.listener is not None
+        assert second.listener is not None
+        async with FaultyProxy(first.listener.port) as proxy, web_connection(proxy.url, speed=20) as web:
+            web.speak(1, LONG)
+            await hears_more(web, 1)
+            second.ready.clear()
+            proxy.upstream_port = second.listener.port
+            await first.stop()
+            connections = proxy.accepted
+            await web.until(lambda: proxy.accepted >= connections + 2)
+            second.ready.set()
+            await web.done(1)
+            assert "failed" not in web.states()
+            assert await samples_of(web, 1) == web.events(1, "done")[0]["samples"]
+            assert len(web.found("restarted", 1)) == 1
