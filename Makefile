@@ -28,7 +28,7 @@ demo: setup ## start a server, stream a bilingual sample through the client, wri
 demo-drop: setup ## cut the line while a text is spoken, then prove that nothing was lost (half a minute)
 	@$(BIN)/python -m deploy.demo_drop $(ARGS)
 
-serve: setup ## run the server (ws://127.0.0.1:8765)
+serve: setup ## run the server: a page at http://127.0.0.1:8765/, a WebSocket at ws://127.0.0.1:8765
 	@exec $(BIN)/python -m server $(ARGS)
 
 # Two workers share the tests (tests/support/side_by_side.py); ARGS="-n 0" runs them in one process, as `pytest` itself does.
