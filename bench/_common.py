@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import json
+import math
 import os
 import platform
 import urllib.request
@@ -20,8 +21,8 @@ T = TypeVar("T")
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The value below which `share` of the values lie, by linear interpolation; NaN for none."""
-    if not values:
+    """The value below which `share` of the values lie, by linear interpolation; NaN for none, or if one of them is."""
+    if not values or any(map(math.isnan, values)):
         return float("nan")
     ordered = sorted(values)
     place = share * (len(ordered) - 1)
