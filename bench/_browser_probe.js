@@ -7,17 +7,16 @@
     player: null, // who dispatched the latest
     pressed: NaN, // ms, when the latest click or key press happened
     contexts: [],
-    levels: [], // while it listens: [ms, peak of the latest 3 ms, peak of the latest 40 ms]
+    levels: [], // while it listens: [ms when the loudspeaker gives the last loud sample that is known, latest peak]
     longTasks: [], // [ms, duration]
     /** Look at what goes to the loudspeaker every few milliseconds. */
     listen() {
       probe.levels = [];
       timer ??= setInterval(look, 4);
     },
-    /** How long after `since` anything was to be heard last; 0: nothing was. */
+    /** How long after `since` the loudspeaker gives the last sound, ms; 0: none. */
     lastSound(since) {
-      const loud = probe.levels.filter(([at, latest]) => at >= since && latest > 1e-4);
-      return loud.length ? loud.at(-1)[0] - since : 0;
+      return Math.max(0, ...probe.levels.map(([heard]) => heard - since));
     },
     /** Be a tab that nobody sees. */
     hide() {
@@ -29,21 +28,28 @@
   window.probe = probe;
   let timer = null;
   const taps = [];
-  const samples = new Float32Array(2048);
+  const samples = new Float32Array(8192); // more than passes between two looks, also where the page is busy
 
   function look() {
-    let latest = 0;
-    let whole = 0;
+    let peak = 0;
+    let heard = -Infinity;
     for (const tap of taps) {
-      if (tap.context.state !== "running") continue;
+      const { context } = tap;
+      if (context.state !== "running") continue;
       tap.getFloatTimeDomainData(samples);
-      for (let at = 0; at < samples.length; at++) {
-        const level = Math.abs(samples[at]);
-        if (level > whole) whole = level;
-        if (at >= samples.length - 128 && level > latest) latest = level;
-      }
+      const end = context.currentTime; // read after them: too late rather than too early
+      for (const level of samples.subarray(-128)) peak = Math.max(peak, Math.abs(level));
+      const last = samples.findLastIndex((level) => Math.abs(level) > 1e-4);
+      if (last >= 0) heard = Math.max(heard, given(context, end - (samples.length - 1 - last) / context.sampleRate));
     }
-    probe.levels.push([performance.now(), latest, whole]);
+    probe.levels.push([heard, peak]);
+  }
+
+  /** When the loudspeaker gives what was rendered for this time of the context, ms of the page's clock. */
+  function given(context, time) {
+    const { contextTime, performanceTime } = context.getOutputTimestamp();
+    if (performanceTime > 0) return performanceTime + (time - contextTime) * 1000;
+    return performance.now() + (time - context.currentTime + context.outputLatency) * 1000; // it gave nothing yet
   }
 
   const { dispatchEvent } = EventTarget.prototype;

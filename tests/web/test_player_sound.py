@@ -22,6 +22,7 @@ HERE = Path(__file__).parent
 WORKER = HERE / "tone_worker.js"
 PROBE = HERE / "sound_probe.js"
 QUIET_MS = 100
+FADE_MS = 5
 LEVEL = 0.25
 
 Signal = npt.NDArray[np.float64]
@@ -138,6 +139,7 @@ async def test_stop_is_silence(open_sound: OpenSound, scheduled: bool) -> None:
     }""")
     assert told["id"] == number
     assert max(told["took"], told["sound"]) <= QUIET_MS < told["heard"]
+    assert told["sound"] >= FADE_MS, "the probe does not see all that the loudspeaker gives"
     assert told["heardTextEnd"] == told["played"] // 1_200
     (cancel,) = [
         json.loads(each["message"]) for each in await sound.watched.events("warning") if each["code"] == "cancel"
@@ -230,19 +232,6 @@ async def test_interrupted_refused_and_frozen_twice(open_sound: OpenSound) -> No
         assert 3.0 < left < 3.99, "what was not played, and no more"
         result = await sound.result(number)
         assert (result["heardAll"], result["samples"]) == (True, 96_000)
-
-
-async def test_a_clock_that_never_runs_is_a_failure_with_words(open_sound: OpenSound) -> None:
-    sound = await open_sound(scheduled=True, fake=True)
-    await sound.page.evaluate("""() => {
-        Object.defineProperty(AudioContext.prototype, "frozen", { get: () => true, set() {} });
-        setInterval(() => { for (const context of contexts) delete context.frozen; }, 10);
-    }""")
-    number = await sound.speak(tones(pieces=5, ms=100))
-    result = await sound.result(number)
-    assert result["error"] == "no_audio"
-    (failure,) = await sound.watched.events("failure")
-    assert (failure["code"], failure["retryable"]) == ("no_audio", True)
 
 
 async def test_suspended_before_anything_sounds_it_asks_for_a_tap(open_sound: OpenSound) -> None:
