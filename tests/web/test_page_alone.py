@@ -28,11 +28,10 @@ async def page_with_fake(browser: Browser, server: ServerProcess, query: str = "
 async def told(page: Page, expected: list[list[str]]) -> None:
     """Wait until the player was told just this: what was written to each utterance."""
     for _ in range(200):
-        found = await page.evaluate("() => fakePlayer.told")
-        if found == expected:
+        if await page.evaluate("() => fakePlayer.told") == expected:
             return
         await asyncio.sleep(0.05)
-    assert found == expected
+    assert await page.evaluate("() => fakePlayer.told") == expected
 
 
 async def test_as_i_type(browser: Browser, tone_server: ServerProcess) -> None:
@@ -144,7 +143,8 @@ async def test_a_page_that_is_not_complete(browser: Browser, tone_server: Server
         await page.route("**/web/texts.js", lambda route: route.abort("connectionreset"))
         await page.goto(f"{tone_server.http}/")
         warning = page.locator("#unloaded")
-        assert await warning.bounding_box() is None or (await warning.bounding_box() or {})["height"] == 0
+        box = await warning.bounding_box()
+        assert box is None or box["height"] == 0
         await page.evaluate("() => document.getElementById('unloaded').getAnimations()[0].finish()")
         await expect(warning).to_be_visible()
         await expect(page.locator("#way-text + span")).to_have_text("Type or paste")
