@@ -93,9 +93,7 @@ export class Session {
   start(now) {
     return this.#do(now, () => {
       encodeClient(this.#core.request);
-      this.#core.lastSent = now;
-      this.#core.become("connecting", "");
-      this.#core.reconnecting.begin(now, OPENING_MS);
+      this.#core.start(OPENING_MS);
     });
   }
 

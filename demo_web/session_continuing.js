@@ -41,6 +41,7 @@ export class Continuing {
   /** @type {import("./wire.js").ClientMessage} */
   request;
   #reconnectMs;
+  #patientUntil = Infinity; // with a server that is not ready for a first session
   #token = "";
   #epoch = 0;
   #resumable = false;
@@ -59,6 +60,15 @@ export class Continuing {
     this.request = { ...open, type: "open", max_buffer_delay_ms: null };
     this.#reconnectMs = reconnectMs;
     this.reconnecting = new Reconnecting(this.clock, (effect) => this.#emit(effect), () => this.#greeting(), random);
+  }
+
+  /** @param {number} openingMs from the first attempt to `opened` */
+  start(openingMs) {
+    const { now } = this.clock;
+    this.lastSent = now;
+    this.#patientUntil = now + this.#reconnectMs;
+    this.become("connecting", "");
+    this.reconnecting.begin(now, openingMs);
   }
 
   #emit(/** @type {Effect} */ effect) {
@@ -274,7 +284,10 @@ export class Continuing {
       return reconnecting.failed(connection, String(error));
     }
     if (message.type === "busy") {
-      if (!this.opened) return this.#busy(message);
+      if (!this.opened) {
+        if (!LATER.includes(message.reason) || this.clock.now >= this.#patientUntil) return this.#busy(message);
+        this.become("connecting", message.reason);
+      }
       return reconnecting.failed(connection, message.message || message.reason, message.retry_after_ms || 100);
     }
     if (message.type === "error") {

@@ -149,7 +149,9 @@ export class Reconnecting {
 
   /** The server said when to come again. */
   later(/** @type {number} */ retryAfterMs) {
-    if (retryAfterMs) this.#retryAt = this.#clock.now + Math.max(100, retryAfterMs);
+    if (!retryAfterMs) return;
+    this.#retryAt = this.#clock.now + Math.max(100, retryAfterMs);
+    if (this.first) this.#givesUpAt = Math.max(this.#givesUpAt, this.#retryAt + 2 * ATTEMPT_MS); // it is there
   }
 
   /** When this attempt asked for the session. */

@@ -253,6 +253,30 @@ test("a server that starts again and lost the session is waited for, and the res
   );
 });
 
+test("a server that only starts is waited for also at first, but not for ever", () => {
+  const loading = (desk, until) => {
+    desk.do(desk.session.start(0));
+    desk.do(desk.session.begin({}, 0));
+    let now = 0;
+    for (let connection = 1; now < until && !desk.failure(); connection++) {
+      desk.do(desk.session.connected(connection, now));
+      desk.get({ type: "busy", retry_after_ms: 5_000, reason: "loading", message: "starting" }, now, connection);
+      now += 5_000;
+      desk.wait(now, now);
+    }
+    return now;
+  };
+  const soon = new Desk();
+  const now = loading(soon, 60_000);
+  assert.equal(soon.session.state, "connecting");
+  soon.do(soon.session.connected(13, now));
+  soon.get(soon.opened, now, 13);
+  assert.deepEqual(soon.said(["start"]), [{ type: "start", utterance: 1 }]);
+  const never = new Desk();
+  assert.equal(loading(never, 200_000), 125_000);
+  assert.deepEqual([never.failure().code, never.failure().reason], ["busy", "loading"]);
+});
+
 test("who is unauthorized asks once more, with another token", () => {
   const error = { type: "error", code: "unauthorized", message: "expired" };
   const first = new Desk();
