@@ -37,6 +37,8 @@ let current = null;
 let latest = null;
 /** Whether its text is not at its end. */
 let writing = false;
+/** @type {Parameters<typeof failed>[0]} what the player said last about a failure; then it rejects what failed */
+let trouble = { code: "" };
 /** What was typed after Finish, until there is silence. */
 let held = "";
 let connection = "ready", playing = "idle", silent = false, patience = 0;
@@ -92,7 +94,7 @@ function begin(text) {
   player.unlock().then(askForTap);
   utterance.finished.then(({ samples: count, verified }) => {
     if (utterance === latest) figures.judge(verified ? count : null);
-  }, problem => { if (utterance === current) failed(problem); });
+  }, () => { if (utterance === current) failed(trouble); });
   show();
   return utterance;
 }
@@ -120,7 +122,7 @@ function over(end) {
   held = "";
   playing = "idle";
   if (end !== null) typing.begin(false);
-  figures.end();
+  figures.end(end === null);
   notice.clear("trying");
   show();
   if (next && end === null) typed(next, false);
@@ -170,7 +172,6 @@ function failed({ code, retryable, retryAfterMs, reason }) {
   const act = current && speak;
   if (current) {
     figures.note("log.failed");
-    figures.judge(null);
     over(position);
   }
   if (code === "unauthorized") door.refused();
@@ -241,7 +242,7 @@ on("state", ({ state }) => {
   connection = state;
   show();
 });
-on("failure", failed);
+on("failure", detail => { trouble = detail; if (!current) failed(detail); });  // another one's is none of ours
 on("audio", ({ needsTap }) => {
   if (needsTap === silent) return;
   silent = needsTap;
@@ -264,9 +265,8 @@ field.addEventListener("input", event => { if (!/** @type {InputEvent} */ (event
 preroll.addEventListener("change", () => player.set({ prerollMs: Number(preroll.value) }));
 speakButton.addEventListener("pointerenter", warm);
 field.addEventListener("focus", warm);
-speakButton.addEventListener("click", event => {
-  if (event.detail > 1 && way() === "typing") return;  // a double click does not finish what it has begun
-  speak();
+speakButton.addEventListener("click", event => {  // a double click does not finish what it has begun
+  if (event.detail <= 1 || way() !== "typing") speak();
 });
 stopButton.addEventListener("click", () => player.stop());
 onKeys(speak, () => { if (current) player.stop(); });

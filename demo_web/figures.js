@@ -57,8 +57,9 @@ export class Figures {
     this.show();
   }
 
-  /** Nothing is spoken any more. */
-  end() {
+  /** Nothing is spoken any more. @param {boolean} whole  it came to its end */
+  end(whole) {
+    this.#judged ||= !whole;
     clearInterval(this.#timer);
     this.#timer = 0;
     if (this.#report.bufferedMs) this.#report.bufferedMs = 0;
