@@ -55,14 +55,14 @@ async def test_as_i_type(browser: Browser, tone_server: ServerProcess) -> None:
         await page.evaluate("() => { fakePlayer.patient = false; }")
         await told(page, [["One two. ", "Thr", "ee\n"], ["Later. "]])
         await page.evaluate("() => { fakePlayer.patient = true; }")
-        await page.fill("#text", "Again.")
-        await told(page, [["One two. ", "Thr", "ee\n"], ["Later. ", "Again."]])
+        await page.fill("#text", "Again. ")
+        await told(page, [["One two. ", "Thr", "ee\n"], ["Later. ", "Again. "]])
         await page.click("#speak")
         await expect(page.locator("#speak")).to_have_text("Speak")
         await page.dblclick("#speak")
         await expect(page.locator("#speak")).to_have_text("Finish")
-        assert await page.evaluate("() => fakePlayer.told.slice(2)") == [["Again."]]
-        assert await page.evaluate(SHOWN) == "Again."
+        assert await page.evaluate("() => fakePlayer.told.slice(2)") == [["Again. "]]
+        assert await page.evaluate(SHOWN) == "Again. "
 
 
 async def test_only_what_was_asked_for_is_spoken(browser: Browser, tone_server: ServerProcess) -> None:
@@ -72,7 +72,7 @@ async def test_only_what_was_asked_for_is_spoken(browser: Browser, tone_server: 
             """() => fakePlayer.tell("failure",
                 { code: "busy", message: "", retryable: true, retryAfterMs: 1, reason: "loading" })"""
         )
-        await page.wait_for_timeout(400)
+        await page.wait_for_timeout(300)
         await expect(page.locator("#failure")).to_be_hidden()
         await told(page, [])
         await page.fill("#text", "Hello.")
@@ -93,9 +93,13 @@ async def test_only_what_was_asked_for_is_spoken(browser: Browser, tone_server: 
         await expect(page.locator("#verified-note")).to_contain_text("not checked")
 
 
-async def test_sound_that_the_browser_blocks(browser: Browser, tone_server: ServerProcess) -> None:
-    """It goes on asking for a tap, until one helps."""
+async def test_what_stands_in_the_way(browser: Browser, tone_server: ServerProcess) -> None:
+    """A failure that nobody knows; then a browser that blocks the sound: it goes on asking for a tap, until one helps."""
     async with page_with_fake(browser, tone_server) as page:
+        await page.fill("#text", "!brand_new Hello")
+        await page.click("#speak")
+        await expect(page.locator("#failure-text")).to_have_text("It did not work: brand_new.")
+        await expect(page.locator("#again")).to_be_visible()
         asked = page.locator("#failure-text").get_by_text("paused the sound")
         await page.fill("#text", "!tap Hello")
         await page.click("#speak")
@@ -117,7 +121,7 @@ async def test_sound_that_the_browser_blocks(browser: Browser, tone_server: Serv
 
 async def test_loaded_again(browser: Browser, tone_server: ServerProcess) -> None:
     """A sample can be chosen again after it was changed, and what was written is still there after a reload. The way to
-    the status is shown where it is open."""
+    the status is shown where it is open. Where a part does not come it says so, but not at once."""
     async with page_with_fake(browser, tone_server) as page:
         await page.select_option("#sample", "A story")
         await page.fill("#text", "Mine.")
@@ -136,41 +140,23 @@ async def test_loaded_again(browser: Browser, tone_server: ServerProcess) -> Non
         await page.click("#speak")
         await expect(page.locator("#failure-text")).to_contain_text("Too long")
         await told(page, [])
-
-
-async def test_a_page_that_is_not_complete(browser: Browser, tone_server: ServerProcess) -> None:
-    """It says so, in words that were there from the beginning; not at once."""
-    async with watched_page(browser) as watched:
-        page = watched.page
         await page.route("**/web/texts.js", lambda route: route.abort("connectionreset"))
-        await page.goto(f"{tone_server.http}/")
+        await page.reload()
         warning = page.locator("#unloaded")
-        box = await warning.bounding_box()
-        assert box is None or box["height"] == 0
+        assert (await warning.bounding_box() or {"height": 0})["height"] == 0
         await page.evaluate("() => document.getElementById('unloaded').getAnimations()[0].finish()")
         await expect(warning).to_be_visible()
         await expect(page.locator("#way-text + span")).to_have_text("Type or paste")
 
 
-async def test_a_failure_that_nobody_knows(browser: Browser, tone_server: ServerProcess) -> None:
-    async with page_with_fake(browser, tone_server) as page:
-        await page.fill("#text", "!brand_new Hello")
-        await page.click("#speak")
-        await expect(page.locator("#failure-text")).to_have_text("It did not work: brand_new.")
-        await expect(page.locator("#again")).to_be_visible()
-        await page.fill("#text", "Hello.")
-        await page.click("#speak")
-        await expect(page.locator("#failure")).to_be_hidden()
-
-
 async def test_a_word_in_a_long_text_changes_nothing_but_itself(browser: Browser, tone_server: ServerProcess) -> None:
-    text = "This is a sentence of some length, and 天气很好 👋 too. " * 2_000
+    text = "This is a sentence of some length, and 天气很好 👋 too. " * 1_000
     async with page_with_fake(browser, tone_server) as page:
         await page.evaluate("(text) => { document.getElementById('text').value = text; }", text)
         await page.click("#speak")
         await page.locator("#reading .now").wait_for()
         assert await page.evaluate(SHOWN) == text
-        assert await page.evaluate("() => document.querySelectorAll('#reading span').length") < 2.1 * 2_000
+        assert await page.evaluate("() => document.querySelectorAll('#reading span').length") < 2.1 * 1_000
         changes = await page.evaluate(
             """async () => {
                 const seen = [], all = { childList: true, characterData: true, attributes: true, subtree: true };
