@@ -94,7 +94,7 @@ async def test_only_what_was_asked_for_is_spoken(browser: Browser, tone_server: 
 
 
 async def test_what_stands_in_the_way(browser: Browser, tone_server: ServerProcess) -> None:
-    """A failure that nobody knows; then a browser that blocks the sound: it goes on asking for a tap, until one helps."""
+    """A failure nobody knows; then a browser that blocks the sound: it goes on asking for a tap, until one helps."""
     async with page_with_fake(browser, tone_server) as page:
         await page.fill("#text", "!brand_new Hello")
         await page.click("#speak")
