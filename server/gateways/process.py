@@ -1,6 +1,7 @@
 """One gateway of several: a server that shares its port, started by `supervisor.py` and never by hand.
 
-Its one argument is the descriptor of its end of the control socket. It ends in order when that does.
+Its one argument is the descriptor of its end of the control socket. When that ends it lets go of the port at once, and
+ends in order.
 """
 
 import asyncio
@@ -51,9 +52,12 @@ async def _run(launch: Launch, control: socket.socket) -> None:
     loop = asyncio.get_running_loop()
     place = Place(launch)
     stop = asyncio.Event()
+    running: Server | None = None
     reader, writer = await asyncio.open_unix_connection(sock=control.dup())
 
     def ready(server: Server) -> None:
+        nonlocal running
+        running = server
         place.begin()
         assert server.pool is not None
         capabilities = server.pool.capabilities
@@ -65,8 +69,13 @@ async def _run(launch: Launch, control: socket.socket) -> None:
             writer.write(report_line(Alive()))
             loop.call_later(ALIVE_S, say_alive)
 
+    def end(_: asyncio.Task[None]) -> None:
+        stop.set()
+        if running is not None and running.listener is not None:
+            running.listener.stop_accepting()  # sessions have their time; the next server wants the port now
+
     following = asyncio.create_task(_follow(reader, place), name="control")
-    following.add_done_callback(lambda _: stop.set())
+    following.add_done_callback(end)
     try:
         await serve(launch.settings, ready, place=place, stop=stop)
     finally:

@@ -312,6 +312,35 @@ async def test_gateways_end_with_their_parent(tmp_path: Path) -> None:
         await client.close()
 
 
+async def test_the_port_is_free_at_once_when_the_parent_dies_though_sessions_go_on(tmp_path: Path) -> None:
+    with gateways(tmp_path / "log", 2, *SLOW, "--drain-timeout-s", "6") as server:
+        client = Patient(server.url)
+        await client.open()
+        await client.say(1, 4 * TEXT)
+        await client.until_bytes(20_000)
+        owning, children = server.pids()[owner(client)], server.children()
+        server.process.kill()
+        async with asyncio.timeout(3):  # 0.01 s alone
+            while not is_free(server.port):
+                await asyncio.sleep(0.05)
+        assert alive(owning)
+        await client.until(s.GoAway)
+        await client.until_bytes(len(client.pcm) + 40_000)
+        client.abort()
+        async with asyncio.timeout(10):
+            while any(alive(pid) for pid in children):
+                await asyncio.sleep(0.05)
+
+
+def is_free(port: int) -> bool:
+    """Whether a server could listen there."""
+    try:
+        socket.create_server(("127.0.0.1", port)).close()
+    except OSError:
+        return False
+    return True
+
+
 async def test_a_gateway_that_hangs_is_replaced(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(supervisor, "SILENT_S", ALIVE_S + 1.5)
     stop = asyncio.Event()
