@@ -28,7 +28,7 @@ KINDS: Final = {
     ".svg": "image/svg+xml",
 }
 _TAG: Final = re.compile(r'"[^"]*"|\*')
-_NO_GZIP: Final = re.compile(r";\s*q=0(\.0*)?\s*$")
+_NO_GZIP: Final = re.compile(r";\s*q\s*=\s*0(\.0*)?\s*(;|$)")
 # Only our own files, and connections to where the page came from: `'self'` is its WebSocket, too, in every browser that
 # has what the page needs (Safari: from 16 on). Workers obey the policy that their own file came with.
 CONTENT_SECURITY_POLICY: Final = "; ".join(

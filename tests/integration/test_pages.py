@@ -98,6 +98,9 @@ async def test_what_a_browser_has_is_not_sent_again() -> None:
         (["gzip;q=0"], False),
         (["gzip; q=0.000, br"], False),
         (["gzip;q=0.01"], True),
+        (["gzip;q=0;x=1"], False),
+        (["gzip;q = 0"], False),
+        (["gzip;x=0;q=1"], True),
         (["identity, x-gzipped"], False),
     ],
 )
