@@ -130,11 +130,14 @@ def _origin(value: Any) -> str | None:
     if value is None:
         return None
     try:
-        if not isinstance(value, str) or len(value) > MAX_ORIGIN_CHARS or "," in value or "://" not in value:
+        if not isinstance(value, str) or len(value) > MAX_ORIGIN_CHARS or "," in value:
             raise ValueError
-        return Origins().parse(value)
+        origin = Origins().parse(value)
+        if not origin.startswith(("http://", "https://")):
+            raise ValueError
+        return origin
     except ValueError:
-        message = "origin must be the origin of one web site, https://name[:port], or null for any"
+        message = "origin must be the origin of one web site, https://name[:port] or http://..., or null for any"
         raise _bad("origin", message) from None
 
 

@@ -149,7 +149,7 @@ NO_TTL: tuple[Any, ...] = (9, 3601, 60.0, "60", True, None, -1, 2**63, [60])
 NO_SCOPE: tuple[Any, ...] = ([], "speak", ["all"], [1], [["speak"]], [{}], None, {})
 NO_ORIGIN: tuple[Any, ...] = (
     "*", "null", "", "app.example", "https://", "https://a/b", "https://a,https://b", "https://*.a", 1, [],
-    ["https://a"], "https://" + "a" * 293,
+    ["https://a"], "https://" + "a" * 293, "javascript://x", "file://a", "httpx://a",
 )  # fmt: skip
 
 
