@@ -99,7 +99,8 @@ export class Access {
 /** @param {Response} answer  that is not what was asked for @param {any} told  its JSON, null where it is none @returns {AccessError} */
 export function refusal({ status, headers }, told) {
   const after = Number(headers.get("Retry-After"));
-  return new AccessError(status === 401 ? "unauthorized" : told?.error?.code ?? "internal", after ? after * 1000 : null,
+  const unknown = status === 401 || status === 431;  // no key or token is so long that it fills a request's head
+  return new AccessError(unknown ? "unauthorized" : told?.error?.code ?? "internal", after ? after * 1000 : null,
     status === 429 || status >= 500);
 }
 

@@ -269,7 +269,7 @@ export class Connection {
     this.#post({ type: "event", id, message: { ...message, utterance: id } });
     if (type !== "done" && type !== "cancelled") return;
     entry.over = true;
-    this.#release();
+    queueMicrotask(() => this.#release()); // may close this session, which has more to say about this utterance
   }
 
   /** @param {Link} link @param {{state: string, reason: unknown, detail: unknown}} effect */

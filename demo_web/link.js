@@ -4,6 +4,7 @@ import { Session } from "./session.js";
 
 const SUBPROTOCOL = "cosystream.v1";
 const TOKEN_PREFIX = "cosystream.token.";
+const MOST_TOKEN = 8_000; // characters; with more, no server reads the handshake, nor can it say so
 const LOST = 4000; // close code: the server keeps the session
 const REFUSALS = ["unauthorized", "forbidden"]; // what else keeps a token from a session that was open may pass
 const PAGE_LATE_MS = 1500; // a hidden page's timers run once a second; a Worker's do not wait
@@ -40,14 +41,21 @@ export class Link {
 
   /** Executes these in order. @param {Effect[]} effects */
   do(effects) {
-    for (const effect of effects) {
-      if (this.#closed) return;
-      if (effect.type === "connect") this.#connect(effect.connection);
-      else if (effect.type === "send") this.#send(effect.connection, effect.data);
-      else if (effect.type === "drop") this.#drop(effect.connection, effect.code);
-      else this.#effect(this, effect);
+    let at = 0;
+    try {
+      while (at < effects.length && !this.#closed) this.#execute(effects[at++]);
+    } finally {
+      if (at < effects.length && !this.#closed) this.do(effects.slice(at)); // one that threw keeps no other from its turn
+      this.#arm();
     }
-    this.#arm();
+  }
+
+  /** @param {Effect} effect */
+  #execute(effect) {
+    if (effect.type === "connect") this.#connect(effect.connection);
+    else if (effect.type === "send") this.#send(effect.connection, effect.data);
+    else if (effect.type === "drop") this.#drop(effect.connection, effect.code);
+    else this.#effect(this, effect);
   }
 
   /** Every connection breaks. */
@@ -87,6 +95,9 @@ export class Link {
         throw { ...problem, retryable: problem.retryable || (this.session.opened && !REFUSALS.includes(problem.code)) };
       });
       if (!this.#sockets.has(connection)) return;
+      if (given && given.length > MOST_TOKEN) {
+        throw { code: "unauthorized", message: "the token is too long to be one", retryable: false };
+      }
       socket = new WebSocket(url, given === null ? [SUBPROTOCOL] : [SUBPROTOCOL, TOKEN_PREFIX + given]);
     } catch (error) {
       // The browser refuses the address or the token's characters, or the page gave no token.

@@ -35,7 +35,8 @@ export class OpusDecoder {
   #changed;
   #failed;
 
-  /** @param {number} rate Hz; one that 48000 is a multiple of
+  /** Throws where the browser makes no decoder.
+   * @param {number} rate Hz; one that 48000 is a multiple of
    * @param {() => void} changed something is complete
    * @param {(why: string) => void} failed what is not complete yet will not be */
   constructor(rate, changed, failed) {

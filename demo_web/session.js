@@ -34,6 +34,7 @@ const FINAL_CLOSES = [1003, 1007, 1008, 1009]; // the server refuses what this c
 export class Session {
   #core;
   #lateTickMs;
+  #told = ""; // why the first connection is not there yet
 
   /** @param {{[field: string]: unknown}} open fields of `open` @param {Options} [options] */
   constructor(open, options = {}) {
@@ -111,8 +112,9 @@ export class Session {
   refused(connection, { code, message, retryable, retryAfterMs }, now) {
     return this.#do(now, () => {
       if (!this.#core.reconnecting.isOpen(connection)) return;
-      if (retryable) this.#core.reconnecting.failed(connection, message, retryAfterMs ?? 0);
-      else this.#core.fail({ code, message });
+      if (!retryable) return this.#core.fail({ code, message });
+      this.#core.reconnecting.failed(connection, message, retryAfterMs ?? 0);
+      if (!this.#core.opened && code !== this.#told) this.#core.become("connecting", (this.#told = code));
     });
   }
 

@@ -60,7 +60,11 @@ export class Sound {
     let decoder = this.#decoders.get(id);
     if (decoder === undefined || audio.reset) {
       decoder?.finish();
-      decoder = new OpusDecoder(this.#rate, () => this.#drain(), (why) => this.#failed(id, why));
+      try {
+        decoder = new OpusDecoder(this.#rate, () => this.#drain(), (why) => this.#failed(id, why));
+      } catch (error) {
+        return this.#failed(id, String(error)); // no memory, or too many of them
+      }
       this.#decoders.set(id, decoder);
     }
     const coded = new Coded(packets, audio.count);

@@ -186,6 +186,81 @@ test("Opus that fails when its session is gone ends that utterance alone", async
   assert.deepEqual(played, ["begin 1", "complete 1", "begin 2", "audio 2"]);
 });
 
+test("a browser that makes no decoder ends that utterance, and the next comes as PCM", async () => {
+  for (const where of ["constructor", "configure"]) {
+    globalThis.AudioDecoder = class {
+      state = "unconfigured";
+      static isConfigSupported = async () => ({ supported: true });
+      constructor() {
+        if (where === "constructor") throw new Error("no more decoders");
+      }
+      configure() {
+        throw new Error("no more decoders");
+      }
+    };
+    await setUp();
+    begin(1, { format: "opus" });
+    await sleep(20);
+    const socket = Socket.all.at(-1);
+    socket.say({ type: "segment_begin", event: 1, utterance: 1, segment: 0, start: 0, end: 5, first_sample: 0 });
+    socket.frame(2, 3, 480, Buffer.from([0, 3, 1, 2, 3]));
+    const { state, ids, detail } = found("state").at(-1);
+    assert.deepEqual([state, ids, detail.code, detail.retryable], ["failed", [1], "no_opus", true], where);
+    begin(2, { format: "opus" });
+    await sleep(20);
+    assert.equal(Socket.all.at(-1).sent[0].format ?? "pcm", "pcm");
+    connection.receive({ type: "close" });
+    port.close();
+  }
+});
+
+test("what throws keeps no effect behind it from its turn", async () => {
+  const { Link } = await import("../../../demo_web/link.js");
+  const line = { pass: (_direction, _bytes, act) => act() };
+  const network = { url: "ws://server", token: async () => null, used() {}, line };
+  const seen = [];
+  const link = new Link({ format: "pcm" }, network, (_link, { state }) => {
+    seen.push(state);
+    if (state === "first") throw new Error("the page's fault");
+  });
+  const effects = link.session.start(performance.now()).filter(({ type }) => type === "connect");
+  assert.throws(() => link.do([{ type: "state", state: "first" }, ...effects, { type: "state", state: "last" }]));
+  assert.deepEqual(seen, ["first", "last"]);
+  await sleep(5);
+  assert.equal(Socket.all.length, 1);
+  link.close();
+});
+
+test("an utterance is verified also where another configuration comes after it", async () => {
+  await setUp();
+  begin(1);
+  connection.receive({ type: "end", id: 1 });
+  begin(2, { mode: "block" });
+  await sleep(20);
+  done(Socket.all[0]);
+  await sleep(20);
+  assert.deepEqual(found("verified").map(({ id }) => id), [1]);
+  assert.equal(Socket.all.length, 2);
+});
+
+test("a token that no handshake has room for is none, and a server that is not there is told of at once", async () => {
+  await setUp(() => ({ token: "x".repeat(100_000) }));
+  begin(1);
+  await sleep(20);
+  assert.deepEqual([found("state").at(-1).detail.code, Socket.all.length], ["unauthorized", 0]);
+  connection.receive({ type: "close" });
+  port.close();
+  await setUp();
+  Socket.refusing = true;
+  begin(1);
+  await sleep(700); // two attempts
+  assert.ok(Socket.all.length > 1);
+  assert.deepEqual(
+    found("state").map(({ state, reason }) => [state, reason]),
+    [["connecting", ""], ["connecting", "unreachable"]],
+  );
+});
+
 test("an utterance with a wrong field fails alone", async () => {
   await setUp();
   begin(1);
@@ -247,6 +322,7 @@ test("who gives tokens may be asked again where the server is at fault", async (
     for (const [status, retryable] of [[401, false], [403, false], [404, false], [429, true], [502, true], [503, true]]) {
       assert.equal((await problem(status)).retryable, retryable, `${status}`);
     }
+    assert.equal((await problem(431)).code, "unauthorized", "a key that is too long is none");
     assert.equal((await problem(503, { "Retry-After": "2" })).retryAfterMs, 2_000);
     globalThis.fetch = () => Promise.reject(new TypeError("nobody"));
     assert.equal((await access.voices().catch((error) => error)).retryable, true);
