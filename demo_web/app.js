@@ -20,6 +20,8 @@ import { Typing, asModel } from "./writing.js";
 
 /** For so long a connection may be away without a word about it. */
 const PATIENCE_MS = 3000;
+/** Notices while it is away: of a server that says why, at once. */
+const TRYING = ["trying", "trying_loading", "trying_stopping"];
 const speakButton = byId("speak", HTMLButtonElement), stopButton = byId("stop", HTMLButtonElement), samples = byId("sample", HTMLSelectElement);
 /** Where the controls and what is heard stand below each other. */
 const phone = matchMedia("(max-width: 860px)"), calm = matchMedia("(prefers-reduced-motion: reduce)");
@@ -41,7 +43,7 @@ let writing = false;
 let trouble = { code: "" };
 /** What was typed after Finish, until there is silence. */
 let held = "";
-let connection = "ready", playing = "idle", silent = false, patience = 0;
+let connection = "ready", away = "", playing = "idle", silent = false, patience = 0;
 /** The text before this code point was heard. */
 let position = 0;
 /** Stops the writing of a text that comes like a model's. */
@@ -92,11 +94,29 @@ function begin(text) {
   figures.begin({ ...delivery(), live: writing }, player.support);
   if (player.output) picture.listen(player.output);
   player.unlock().then(askForTap);
+  wait();
   utterance.finished.then(({ samples: count, verified }) => {
     if (utterance === latest) figures.judge(verified ? count : null);
   }, () => { if (utterance === current) failed(trouble); });
   show();
   return utterance;
+}
+
+/** Says that the connection is away, if it is for long. */
+function wait() {
+  if (!current || !/connecting/.test(connection)) return;
+  const known = `trying_${away}`;
+  if (TRYING.includes(known)) {
+    stopWaiting(known);
+    notice.show(known);
+  } else patience ||= setTimeout(() => { patience = 0; notice.show("trying"); }, PATIENCE_MS);
+}
+
+/** @param {string} [but]  what may stay */
+function stopWaiting(but) {
+  clearTimeout(patience);
+  patience = 0;
+  notice.clear(...TRYING.filter(each => each !== but));
 }
 
 /** Where the browser blocks the sound: as often as a tap did not help. */
@@ -123,7 +143,7 @@ function over(end) {
   playing = "idle";
   if (end !== null) typing.begin(false);
   figures.end(end === null);
-  notice.clear("trying");
+  stopWaiting();
   show();
   if (next && end === null) typed(next, false);
 }
@@ -230,16 +250,14 @@ onCurrent("stopped", ({ heardTextEnd }) => {
   figures.note("log.stopped");
   over(heardTextEnd);
 });
-on("state", ({ state }) => {
+on("state", ({ state, reason }) => {
   showSupport(player.support);  // by now it is known whether there is a Worker
   if (state === "reconnecting" && connection !== state) figures.note("log.lost", "reconnect");
   if (state === "ready" && connection === "reconnecting") figures.note("log.back");
-  if (state !== connection) {
-    clearTimeout(patience);
-    notice.clear("trying");
-    if (/connecting/.test(state)) patience = setTimeout(() => { if (current) notice.show("trying"); }, PATIENCE_MS);
-  }
-  connection = state;
+  if (state !== connection) stopWaiting();
+  if (state === "ready" && door.state === "open") notice.clear("unreachable");
+  [connection, away] = [state, reason];
+  wait();
   show();
 });
 on("failure", detail => { trouble = detail; if (!current) failed(detail); });  // another one's is none of ours

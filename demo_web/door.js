@@ -1,7 +1,7 @@
 /** Whether the server lets us in, and which voices it has then. Asks for a key where it needs one. */
 
 import { byId, say, setText } from "./page.js";
-import { TEXTS } from "./texts.js";
+import { failureKey } from "./texts.js";
 
 const AGAIN_MS = 3000;
 
@@ -12,6 +12,7 @@ export class Door {
   voices = [];
   engine = "";
   #why = "";
+  #code = "";
 
   /** @param {import("./access.js").Access} access @param {import("./notice.js").Notice} notice
    * @param {() => void} changed  called after every change of what is above */
@@ -55,7 +56,7 @@ export class Door {
   /** The words, in the language that is set. */
   translate() {
     byId("key-form", HTMLElement).hidden = this.state !== "locked";
-    setText("key-problem", this.#why && say(this.#why));
+    setText("key-problem", this.#why && say(this.#why, { code: this.#code }));
   }
 
   /** @param {typeof this.state} state */
@@ -75,7 +76,8 @@ export class Door {
       await this.access.use(field.value.trim());
     } catch (problem) {
       const { code } = /** @type {import("./access.js").AccessError} */ (problem);
-      this.#why = code === "unauthorized" ? "key.wrong" : `error.${code}` in TEXTS ? `error.${code}` : "error.internal";
+      this.#code = code;
+      this.#why = code === "unauthorized" ? "key.wrong" : failureKey(code ?? "internal");
       this.translate();
       return field.select();
     } finally {

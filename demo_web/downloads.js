@@ -50,6 +50,7 @@ export class Downloads {
 
   /** @param {{text: string, format: "wav"|"opus", voice?: string, speed?: number}} asked @param {() => void} refused */
   async #start(asked, refused) {
+    if (this.#running) return;
     const characters = chars(asked.text);
     if (!asked.text.trim()) return this.notice.show("empty");
     if (characters > MAX_CHARACTERS) return this.notice.show("download_limit", { values: { n: number(characters) } });

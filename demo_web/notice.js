@@ -38,9 +38,9 @@ export class Notice {
     }, 250);
   }
 
-  /** @param {string} [code]  only where it is this one that is shown */
-  clear(code) {
-    if (code && this.#shown?.code !== code) return;
+  /** @param {string[]} codes  only where one of these is shown; none: whatever it is */
+  clear(...codes) {
+    if (codes.length && !codes.includes(this.#shown?.code ?? "")) return;
     clearInterval(this.#timer);
     this.#shown = null;
     this.translate();

@@ -9,7 +9,7 @@ import { Loudspeaker } from "./audio.js";
 import { Backstage } from "./backstage.js";
 import { Clock } from "./clock.js";
 import { check, PlayerError } from "./settings.js";
-import { Spoken, Utterance } from "./spoken.js";
+import { checkText, Spoken, Utterance } from "./spoken.js";
 
 export { PlayerError, Utterance };
 
@@ -119,10 +119,12 @@ export class Player extends EventTarget {
   }
 
   /**
-   * Says something, after what is being said. @param {string} [text] left out, it is written to the utterance
+   * Says something, after what is being said. Throws TypeError where it is no string.
+   * @param {string} [text] left out, it is written to the utterance
    * @returns {Utterance}
    */
   speak(text) {
+    if (text !== undefined) checkText(text);
     const at = performance.now();
     const id = ++this.#newest;
     this.#endWriting();
@@ -149,10 +151,10 @@ export class Player extends EventTarget {
   /** Silence, now. Resolves when it is silent. @returns {Promise<Stopped>} */
   async stop() {
     this.#endWriting();
-    const meant = [...this.#spoken.values()].filter(({ stopping }) => !stopping);
+    const meant = [...this.#spoken.values()].filter(({ stopping, heard }) => !stopping && !heard);
     for (const spoken of meant) spoken.stopping = true;
     const at = await this.#silence();
-    if (!meant.length) return { ...at, heardTextEnd: 0 };
+    if (!meant.length) return { ...at, heardTextEnd: this.#spoken.get(at.id)?.heardTextEnd(at.played) ?? 0 };
     const sounding = meant.find(({ id }) => id === at.id) ?? meant[0];
     const played = sounding.id === at.id ? at.played : sounding.ended ?? 0;
     const stopped = { id: sounding.id, played, heardTextEnd: sounding.heardTextEnd(played) };

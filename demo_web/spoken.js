@@ -22,8 +22,9 @@ export class Utterance {
     this.#post = post;
   }
 
-  /** @param {string} text any piece of it, cut anywhere */
+  /** Throws TypeError where it is no string. @param {string} text any piece of it, cut anywhere */
   write(text) {
+    checkText(text);
     if (this.#post({ type: "write", id: this.id, text })) this.text += text;
   }
 
@@ -35,6 +36,11 @@ export class Utterance {
   end() {
     this.#post({ type: "end", id: this.id });
   }
+}
+
+/** Throws TypeError where it is no string. @param {unknown} text */
+export function checkText(text) {
+  if (typeof text !== "string") throw new TypeError(`text must be a string, not ${text === null ? text : typeof text}`);
 }
 
 export class Spoken {

@@ -143,6 +143,10 @@ export const TEXTS = {
   "tap": ["Turn sound on", "打开声音"],
   "error.audio": ["The browser has paused the sound. Tap or press any key.", "浏览器暂停了声音，请点按或按任意键。"],
   "error.no_audio": ["The browser gives this page no sound. Is there a sound device?", "浏览器没有提供声音输出，请检查音频设备。"],
+  "error.no_opus": ["The browser could not decode the sound. Speak again: it comes uncompressed then.", "浏览器无法解码音频。请重新朗读，将改用无压缩音频。"],
+  "error.no_worker": ["A part of this page failed. Speak again: it was started anew.", "页面的一部分出错，已重新启动，请重新朗读。"],
+  "error.closed": ["This page's player was closed. Reload the page.", "播放器已关闭，请刷新页面。"],
+  "error.bad_value": ["A setting has a value that is not allowed.", "某项设置的值不允许。"],
   "error.empty": ["There is no text to speak.", "没有要朗读的文本。"],
   "error.unreachable": ["The server does not answer. Is it running, and is this device online?", "服务器没有响应。它在运行吗？设备联网了吗？"],
   "error.gone": ["The connection did not come back in time. What was heard is marked.", "未能及时恢复连接。已听到的部分已标出。"],
@@ -155,6 +159,8 @@ export const TEXTS = {
   "error.stopping": ["The server is about to stop.", "服务器即将停止。"],
   "error.unauthorized": ["Not allowed: the key is missing, wrong, or no longer valid.", "无权访问：密钥缺失、错误或已失效。"],
   "error.forbidden": ["The server does not let pages from this address speak. Its option --allow-origins can.", "服务器不允许此地址的页面朗读，可用 --allow-origins 放行。"],
+  "error.trying_loading": ["The server is just starting, and speaks as soon as it can; Stop gives up.", "服务器正在启动，就绪后立即朗读；按“停止”可放弃。"],
+  "error.trying_stopping": ["The server is just stopping. Still trying; Stop gives up.", "服务器正在停止，仍在重试；按“停止”可放弃。"],
   "error.trying": ["The server does not answer. Still trying; Stop gives up.", "服务器没有响应，仍在重试；按“停止”可放弃。"],
   "error.unknown_voice": ["This voice does not exist any more. Please choose another one.", "此音色已不存在，请选择其他音色。"],
   "error.unsupported": ["This voice cannot do what was asked for (speed or pitch, say).", "此音色不支持所选设置（如语速）。"],
@@ -172,9 +178,13 @@ export const TEXTS = {
   "status": ["Server status", "服务器状态"],
 };
 
-/** Faults of page or server in the protocol, which mean the same to a person. */
-const FAULTS = ["bad_json", "bad_message", "unknown_type", "unexpected", "sequence", "binary", "too_big", "text_window", "queue_full", "bad_ack",
-  "open_timeout"];
+/** Codes that mean the same to a person: faults of page or server in the protocol, and what HTTP says in other words. @type {[string, string][]} */
+const SAME = [
+  ["misbehaved", "bad_json bad_message unknown_type unexpected sequence binary too_big text_window queue_full bad_ack open_timeout bad_request not_found "
+    + "method_not_allowed not_acceptable request_timeout conflict length_required uri_too_long unsupported_media_type upgrade_required head_too_big "
+    + "not_implemented version_not_supported"],
+  ["rate", "too_many_requests"], ["busy", "unavailable no_room too_many_voices"],
+];
 
 /**
  * @typedef {"en"|"zh"} Language
@@ -182,7 +192,7 @@ const FAULTS = ["bad_json", "bad_message", "unknown_type", "unexpected", "sequen
  * @returns {string}  the text's key; `error.unknown` where there are no words for it
  */
 export function failureKey(code) {
-  if (FAULTS.includes(code)) return "error.misbehaved";
+  for (const [same, codes] of SAME) if (codes.split(" ").includes(code)) return `error.${same}`;
   return `error.${code}` in TEXTS ? `error.${code}` : "error.unknown";
 }
 

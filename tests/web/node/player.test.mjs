@@ -187,6 +187,40 @@ test("stop resolves where the audio thread does not answer; what it says later i
   assert.match(desk.became[id], /^stopped/);
 });
 
+for (const more of [false, true]) {
+  test(`heard to its end, not verified yet: a stop${more ? " of what comes after it" : ""} leaves it as it is`, async () => {
+    const id = desk.speak();
+    await pass(20);
+    desk.worker.begin(id);
+    desk.worker.audio(id, 0, SECOND / 2);
+    desk.worker.port.postMessage({ type: "complete", id, samples: SECOND / 2 });
+    await pass(600);
+    assert.deepEqual([desk.became[id], desk.of("ended").length], ["pending", 1]);
+    const next = more && desk.speak("Two.");
+    await Promise.all([desk.player.stop(), pass(200)]);
+    assert.equal(desk.became[id], "pending");
+    assert.deepEqual(desk.of("stopped").map((each) => each.id), more ? [next] : []);
+    desk.worker.say({ type: "verified", id, samples: SECOND / 2 });
+    await pass(20);
+    assert.equal(desk.became[id], "heard 12000");
+    if (more) assert.equal(desk.became[next], "stopped 0");
+  });
+}
+
+test("text that is no string is refused where it is given, and what is being said goes on", async () => {
+  const id = await desk.sounding(SECOND / 2);
+  const written = desk.player.speak();
+  for (const text of [null, 7, {}, ["a"]]) {
+    assert.throws(() => desk.player.speak(text), TypeError);
+    assert.throws(() => written.write(text), TypeError);
+  }
+  written.write("One.");
+  assert.equal(written.text, "One.");
+  assert.equal(desk.worker.of("write").at(-1).id, written.id);
+  await pass(500);
+  assert.equal(desk.became[id], "heard 12000");
+});
+
 test("a closed player says so to whoever speaks", async () => {
   desk.player.close();
   const id = desk.speak();

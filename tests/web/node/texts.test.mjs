@@ -18,11 +18,33 @@ test("both languages say everything, with the same places", () => {
   }
 });
 
-test("every error of the protocol has words of its own", () => {
-  const codes = Object.keys(JSON.parse(readFileSync(new URL("../../../protocol/vectors/errors.json", import.meta.url))).codes);
-  const players = ["busy", "gone", "unreachable", "misbehaved", "no_audio"];
-  const busy = ["loading", "capacity", "sessions", "rate", "quota", "stopping"];
-  for (const code of [...codes, ...players, ...busy, "audio", "empty", "download", "download_limit"]) {
+/** The failure codes that a file of the page makes. */
+function codesOf(source) {
+  const places = [/\bcode(?::| =) ([^,;}]+)/g, /AccessError\(([^,;]+)/g, /unknown = ([^;]+)/g, /#fail(?:ed)?\(("\w+")/g,
+    /notice\.show\(("\w+")/g, /TRYING = ([^;]+)/g, /problemOf = ([^;]+)/g, /LATER = ([^;]+)/g];
+  const code = source.replace(/\/\*[^]*?\*\//g, "");
+  const found = places.flatMap((place) => [...code.matchAll(place)]);
+  return found.flatMap(([, value]) => [...value.matchAll(/"(\w+)"/g)].map(([, each]) => each));
+}
+
+/** Those of HTTP, and of the protocol. */
+function codesOfTheServer() {
+  const gateway = new URL("../../../server/gateway/", import.meta.url);
+  const python = readdirSync(gateway).filter((name) => name.endsWith(".py"));
+  const sources = python.map((name) => readFileSync(new URL(name, gateway), "utf8")).join("\n");
+  const http = [...sources.matchAll(/^    \d{3}: "(\w+)"|\bcode="(\w+)"/gm)].map(([, status, other]) => status ?? other);
+  const { codes } = JSON.parse(readFileSync(new URL("../../../protocol/vectors/errors.json", import.meta.url)));
+  return [...http, ...Object.keys(codes)];
+}
+
+test("every failure that page, player or server can tell has words", () => {
+  const ours = readdirSync(page).filter((name) => name.endsWith(".js")).flatMap((name) => codesOf(read(name)));
+  const some = ["no_opus", "no_worker", "no_audio", "bad_value", "closed", "gone", "busy", "unreachable", "misbehaved", "unauthorized",
+    "internal", "download", "download_limit", "empty", "text_limit", "forbidden", "trying", "trying_loading", "stopping", "audio"];
+  assert.deepEqual(some.filter((code) => !ours.includes(code)), [], "not found in the sources");
+  const theirs = codesOfTheServer();
+  assert.deepEqual(["bad_ack", "too_many_requests", "too_many_voices"].filter((code) => !theirs.includes(code)), []);
+  for (const code of [...ours, ...theirs, "capacity", "sessions", "rate", "quota"]) {
     assert.notEqual(failureKey(code), "error.unknown", code);
     assert.ok(failureKey(code) in TEXTS, code);
   }
