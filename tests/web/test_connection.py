@@ -306,7 +306,8 @@ async def test_nobody_is_there() -> None:
     async with web_connection("ws://127.0.0.1:9/v1/stream") as web:
         web.speak(1, TEXT)
         await asyncio.sleep(1.2)
-        assert web.states() == ["connecting"], "it is tried again"
+        told = [(each["state"], each["reason"]) for each in web.found("state")]
+        assert told == [("connecting", ""), ("connecting", "unreachable")], "it is tried again"
         web.send("close")
         await web.state("closed")
 
