@@ -3,6 +3,7 @@
 import ast
 import re
 
+from protocol.errors import ErrorCode
 from server.settings import OPTIONS
 from tests.support.embedding import DOCUMENT, block
 from tests.support.processes import ROOT
@@ -45,6 +46,16 @@ def needed(*names: str) -> set[str]:
     return found
 
 
+def failures() -> set[str]:
+    """The codes of failures that the player's files make."""
+    found: set[str] = set()
+    for name in needed("player.js", "worker.js", "worklet.js") - {"wire.js"}:
+        code = re.sub(r"/\*.*?\*/", "", (WEB / name).read_text(encoding="utf-8"), flags=re.DOTALL)
+        values = re.findall(r"""\bcode(?::| =) ([^,;}]+)|#fail(?:ed)?\(("\w+")""", code)
+        found.update(each for value in values for each in re.findall(r'"(\w+)"', "".join(value)))
+    return found
+
+
 def test_the_page_uses_what_the_player_has() -> None:
     page = block("html embedding")
     assert len(page.splitlines()) <= 30
@@ -68,6 +79,12 @@ def test_the_page_and_its_server_agree() -> None:
 
 def test_every_event_is_described() -> None:
     assert set(re.findall(r"`(\w+)`", first_cells("Events"))) == events()
+
+
+def test_every_failure_is_described() -> None:
+    described = set(re.findall(r"`(\w+)`", first_cells("Failures")))
+    assert described == failures() - set(ErrorCode)
+    assert {"no_opus", "no_worker", "no_audio", "bad_value", "closed"} < described
 
 
 def test_every_call_and_option_is_described() -> None:

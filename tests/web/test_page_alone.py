@@ -1,6 +1,7 @@
 """The page with a player that only pretends (fake_player.js): what it does with what the player tells."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,6 +13,7 @@ from tests.support.processes import ServerProcess
 
 FAKE = Path(__file__).parent / "fake_player.js"
 SHOWN = "() => document.getElementById('reading').textContent"
+LIVE = "(ids) => ids.map((id) => !!document.getElementById(id).closest('[role=alert], [role=status], [aria-live]'))"
 HEARD = "() => [...document.querySelectorAll('#reading .heard')].map((each) => each.textContent).join('')"
 
 
@@ -32,6 +34,10 @@ async def told(page: Page, expected: list[list[str]]) -> None:
             return
         await asyncio.sleep(0.05)
     assert await page.evaluate("() => fakePlayer.told") == expected
+
+
+async def tell_state(page: Page, state: str, reason: str) -> None:
+    await page.evaluate("(told) => fakePlayer.tell('state', told)", {"state": state, "reason": reason, "detail": None})
 
 
 async def test_as_i_type(browser: Browser, tone_server: ServerProcess) -> None:
@@ -99,6 +105,10 @@ async def test_what_stands_in_the_way(browser: Browser, tone_server: ServerProce
         await page.fill("#text", "!brand_new Hello")
         await page.click("#speak")
         await expect(page.locator("#failure-text")).to_have_text("It did not work: brand_new.")
+        await page.focus("#again")
+        await page.keyboard.press("Enter")
+        await expect(page.locator("#again")).to_be_hidden()
+        await expect(page.locator("#speak")).to_be_focused()
         await expect(page.locator("#again")).to_be_visible()
         asked = page.locator("#failure-text").get_by_text("paused the sound")
         await page.fill("#text", "!tap Hello")
@@ -120,8 +130,8 @@ async def test_what_stands_in_the_way(browser: Browser, tone_server: ServerProce
 
 
 async def test_loaded_again(browser: Browser, tone_server: ServerProcess) -> None:
-    """A sample can be chosen again after it was changed, and what was written is still there after a reload. The way to
-    the status is shown where it is open. Where a part does not come it says so, but not at once."""
+    """A sample can be chosen again after it was changed, and what was written is still there after a reload. Where a
+    part does not come it says so, but not at once."""
     async with page_with_fake(browser, tone_server) as page:
         await page.select_option("#sample", "A story")
         await page.fill("#text", "Mine.")
@@ -129,13 +139,10 @@ async def test_loaded_again(browser: Browser, tone_server: ServerProcess) -> Non
         await page.select_option("#sample", "A story")
         assert "lighthouse" in await page.input_value("#text")
         await page.fill("#text", "Mine.")
-        await expect(page.locator("#status")).to_be_visible()
-        await page.route("**/status", lambda route: route.fulfill(status=404))
         await page.reload()
         await expect(page.locator("#speak")).to_be_enabled()
         assert await page.input_value("#text") == "Mine."
         await expect(page.locator("#count")).to_have_text("5 characters")
-        await expect(page.locator("#status")).to_be_hidden()
         await page.evaluate("() => { document.getElementById('text').value = 'a'.repeat(2_000_001); }")
         await page.click("#speak")
         await expect(page.locator("#failure-text")).to_contain_text("Too long")
@@ -222,6 +229,14 @@ async def test_downloads_that_cannot_be(browser: Browser, tone_server: ServerPro
             await route.abort()
 
         await page.route("**/v1/speak", late)
+        asked: list[str] = []
+        page.on("request", lambda request: asked.append(request.url))
+        await page.evaluate(
+            """() => { for (const each of ["wav", "opus"]) document.getElementById(`download-${each}`).click(); }"""
+        )
+        await page.click("#download-cancel")
+        await expect(page.locator("#download-wav")).to_be_focused()
+        assert len(asked) == 1
         await page.dblclick("#download-wav")  # Cancel is where it was
         await expect(page.locator("#download-figure")).to_contain_text("0.0 MB so far")
         await expect(page.locator("#download-wav")).to_be_hidden()
@@ -247,3 +262,87 @@ async def test_nothing_is_drawn_while_nothing_is_heard(browser: Browser, tone_se
         await page.click("#stop")
         await expect(page.locator("#state")).to_have_text("Ready")
         assert await page.evaluate(frames) == 0
+
+
+async def test_the_way_to_the_status_is_shown_on_the_server_s_machine(
+    browser: Browser, tone_server: ServerProcess
+) -> None:
+    """Nothing is asked for to know that."""
+    for host, shown in (("127.0.0.1", True), ("localhost", True), ("demo.test", False)):
+        async with watched_page(browser) as watched:
+            await watched.page.goto(f"{tone_server.http.replace('127.0.0.1', host)}/")
+            await expect(watched.page.locator("#speak")).to_be_enabled()
+            await expect(watched.page.locator("#status")).to_be_visible(visible=shown)
+            assert [url for url in watched.requests if url.endswith("/status")] == []
+
+
+async def test_what_is_said_while_the_server_is_away(browser: Browser, tone_server: ServerProcess) -> None:
+    """Once, not at every attempt, and nothing that goes on changing; why it is away, where the server says it."""
+    async with page_with_fake(browser, tone_server) as page:
+        problem = page.locator("#failure-text")
+        await page.evaluate("() => { fakePlayer.speak = (text) => ({ id: 1, finished: new Promise(() => {}) }); }")
+        await page.click("#speak")
+        for reason, words in (("loading", "just starting"), ("stopping", "just stopping")):
+            for state in ("connecting", "reconnecting"):
+                await tell_state(page, state, reason)
+                await expect(problem).to_contain_text(words)
+        await page.click("#language")
+        await expect(problem).to_contain_text("正在停止")
+        await page.click("#language")
+        await tell_state(page, "ready", "")
+        await expect(page.locator("#failure")).to_be_hidden()
+
+        await page.clock.install()
+        await page.route("**/v1/*", lambda route: route.abort("connectionrefused"))
+        await page.click("#download-wav")
+        await expect(problem).to_contain_text("does not answer")
+        await tell_state(page, "reconnecting", "broken")
+        await tell_state(page, "ready", "resumed")
+        await expect(page.locator("#failure")).to_be_hidden()
+
+        asked: list[str] = []
+        page.on("request", lambda request: asked.append(request.url))
+        await page.evaluate(
+            """() => {
+                fakePlayer.tell("stopped", { id: 1, played: 0, heardTextEnd: 0 });
+                fakePlayer.tell("failure", { code: "unauthorized" });
+            }"""
+        )
+        await expect(problem).to_contain_text("does not answer")
+        await page.evaluate(
+            """() => {
+                window.said = [];
+                const all = { childList: true, characterData: true, subtree: true };
+                const observer = new MutationObserver((each) => said.push(...each));
+                observer.observe(document.getElementById("failure-text"), all);
+            }"""
+        )
+        for attempts in (2, 3):
+            await page.clock.run_for(3_000)
+            await expect(page.locator("#failure-wait")).to_have_text("Again in 3 s.")
+            assert len(asked) == attempts
+        assert await page.evaluate("() => said.length") == 0
+        assert await page.evaluate(LIVE, ["failure-text", "download-state", "heard"]) == [True, True, True]
+        assert await page.evaluate(LIVE, ["failure-wait", "download-figure"]) == [False, False]
+        await page.unroute("**/v1/*")
+        await page.clock.run_for(3_000)
+        await expect(page.locator("#failure")).to_be_hidden()
+        await expect(page.locator("#state")).not_to_have_text("Not available")
+
+
+async def test_names_in_both_languages(browser: Browser, tone_server: ServerProcess) -> None:
+    """Of the key's field, and of the voice where no one is the server's first."""
+    async with page_with_fake(browser, tone_server) as page:
+        await page.route("**/v1/voices", lambda route: route.fulfill(json={"engine": "x", "voices": []}))
+        await page.reload()
+        await expect(page.locator("#voice option")).to_have_text("The server's choice")
+        await page.click("#language")
+        await expect(page.locator("#voice option")).to_have_text("由服务器选择")
+        await page.route("**/v1/voices", lambda route: route.fulfill(status=401, json={}))
+        await page.reload()
+        key = page.locator("#key")
+        await expect(key).to_be_focused()
+        await expect(key).to_have_accessible_name("密钥")
+        await page.click("#language")
+        await expect(key).to_have_accessible_name("Key")
+        await expect(key).to_have_accessible_description(re.compile("^Kept in this page's memory"))
