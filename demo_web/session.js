@@ -114,7 +114,7 @@ export class Session {
       if (!this.#core.reconnecting.isOpen(connection)) return;
       if (!retryable) return this.#core.fail({ code, message });
       this.#core.reconnecting.failed(connection, message, retryAfterMs ?? 0);
-      if (!this.#core.opened && code !== this.#told) this.#core.become("connecting", (this.#told = code));
+      this.#tell(code);
     });
   }
 
@@ -167,6 +167,7 @@ export class Session {
       }
       if (reconnecting.gaveUp) return this.#core.giveUp();
       reconnecting.tick();
+      if (reconnecting.unanswered) this.#tell("unreachable");
       if (!this.#core.isOut && receiver.isOwed && now >= watchdog.silentAt) this.#core.lose("silent", watchdog.heardAt);
       if (!this.#core.isOut && this.#core.awaitsSpeech && now >= watchdog.stuckAt) {
         const message = "the server only says that it is alive";
@@ -262,6 +263,11 @@ export class Session {
   visible(visible) {
     this.#core.receiver.visible = visible;
     return [];
+  }
+
+  /** Why there is no first connection yet. @param {string} why */
+  #tell(why) {
+    if (!this.#core.opened && why !== this.#told) this.#core.become("connecting", (this.#told = why));
   }
 
   /** @param {number} now @param {() => void} what @returns {Effect[]} */

@@ -165,6 +165,11 @@ export class Reconnecting {
     this.#greet(connection);
   }
 
+  /** Whether an attempt got no answer in its time. */
+  get unanswered() {
+    return this.#numbers > 1 && this.why === NO_ANSWER;
+  }
+
   get gaveUp() {
     return this.searching && this.#clock.now >= this.#givesUpAt;
   }

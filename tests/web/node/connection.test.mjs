@@ -261,6 +261,22 @@ test("a token that no handshake has room for is none, and a server that is not t
   );
 });
 
+test("a server that does not answer is told of when it is tried again, one that starts is not called absent", async () => {
+  const { Session } = await import("../../../demo_web/session.js");
+  const told = (effects) => effects.filter(({ type }) => type === "state").map(({ reason }) => reason);
+  const silent = new Session({}, { random: () => 0.5 });
+  assert.deepEqual(told(silent.start(0)), [""]);
+  assert.deepEqual(told(silent.tick(3_000)), ["unreachable"]);
+  assert.deepEqual(told(silent.tick(5_000)), []);
+  const loading = new Session({}, { random: () => 0.5 });
+  loading.start(0);
+  loading.connected(1, 10);
+  const busy = JSON.stringify({ type: "busy", retry_after_ms: 1_000, reason: "loading" });
+  assert.deepEqual(told(loading.text(1, busy, 20)), ["loading"]);
+  const again = loading.tick(loading.deadline);
+  assert.deepEqual([again.map(({ type }) => type), told(again)], [["connect"], []]);
+});
+
 test("an utterance with a wrong field fails alone", async () => {
   await setUp();
   begin(1);
