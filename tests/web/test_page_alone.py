@@ -248,13 +248,17 @@ async def test_downloads_that_cannot_be(browser: Browser, tone_server: ServerPro
 
 
 async def test_nothing_is_drawn_while_nothing_is_heard(browser: Browser, tone_server: ServerProcess) -> None:
+    """And nothing moves up or down, whatever is."""
     frames = """() => new Promise((resolve) => {
         let asked = 0;
         const real = window.requestAnimationFrame;
         window.requestAnimationFrame = (act) => { asked++; return real(act); };
         setTimeout(() => { window.requestAnimationFrame = real; resolve(asked); }, 250);
     })"""
+    moved = """() => { window.shifts = []; new PerformanceObserver((list) => shifts.push(...list.getEntries()))
+        .observe({ type: "layout-shift" }); }"""
     async with page_with_fake(browser, tone_server) as page:
+        await page.evaluate(moved)
         assert await page.evaluate(frames) == 0
         await page.click("#speak")
         await expect(page.locator("#state")).to_have_text("Speaking")
@@ -262,6 +266,9 @@ async def test_nothing_is_drawn_while_nothing_is_heard(browser: Browser, tone_se
         await page.click("#stop")
         await expect(page.locator("#state")).to_have_text("Ready")
         assert await page.evaluate(frames) == 0
+        sources = "shifts.flatMap((each) => each.sources)"
+        up_or_down = "({ previousRect, currentRect }) => previousRect.y !== currentRect.y"
+        assert await page.evaluate(f"() => {sources}.filter({up_or_down}).map(({{ node }}) => node?.id)") == []
 
 
 async def test_the_way_to_the_status_is_shown_on_the_server_s_machine(
