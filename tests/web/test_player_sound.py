@@ -24,6 +24,7 @@ PROBE = HERE / "sound_probe.js"
 QUIET_MS = 100
 FADE_MS = 5
 LEVEL = 0.25
+FIREFOX = "Mozilla/5.0 (X11; Linux x86_64; rv:153.0) Gecko/20100101 Firefox/153.0"
 
 Signal = npt.NDArray[np.float64]
 OpenSound = Callable[..., Awaitable[PlayerPage]]
@@ -186,6 +187,21 @@ async def test_words_are_told_when_they_are_heard(open_sound: OpenSound, schedul
     late = [word["at"] - words[0]["at"] - 100 * word["start"] for word in words]
     assert sorted(map(abs, late))[len(late) // 2] < 30
     assert max(map(abs, late)) < 150
+
+
+@pytest.mark.parametrize(("agent", "asked"), [(None, True), (FIREFOX, False)], ids=["chromium", "firefox"])
+async def test_firefox_for_linux_is_not_asked_for_its_latency(
+    open_sound: OpenSound, agent: str | None, asked: bool
+) -> None:
+    """It would hang for ever."""
+    sound = await open_sound(**({"user_agent": agent} if agent else {}))
+    await sound.page.evaluate("""() => {
+        window.asked = 0;
+        Object.defineProperty(AudioContext.prototype, "outputLatency", { get() { return asked++, 0; } });
+    }""")
+    await sound.heard(tones(pieces=5, ms=100))
+    assert len(await sound.watched.events("word", 1)) == 5
+    assert (await sound.page.evaluate("() => asked") > 0) is asked
 
 
 @pytest.mark.parametrize("scheduled", [False, True], ids=["worklet", "scheduled"])
