@@ -69,7 +69,8 @@ export async function download(url, asked, token, progress, signal) {
     throw new AccessError("download");
   }
   const first = asked.format === "wav" ? trueLengths(head, total) : new Uint8Array(head);
-  return new Blob([first, ...parts, ...waiting], { type: asked.format === "wav" ? "audio/wav" : "audio/ogg" });
+  // Firefox takes `.opus` from a file whose type is audio, and gives it another ending.
+  return new Blob([first, ...parts, ...waiting], { type: asked.format === "wav" ? "audio/wav" : "application/octet-stream" });
 }
 
 /** @param {Blob} blob @param {string} name  of the file */

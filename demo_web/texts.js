@@ -133,7 +133,7 @@ export const TEXTS = {
   "key.send": ["Use this key", "使用此密钥"],
   "key.wrong": ["The server does not know this key.", "服务器不认识这个密钥。"],
   "key.expired": ["The key is no longer accepted. Please enter one again.", "密钥已失效，请重新输入。"],
-  "support.insecure_context": ["This address is not secure, so the browser withholds AudioWorklet and WebCodecs. Sound works, uncompressed. For the rest use https or http://localhost, or start the server with --tls-self-signed.", "此地址不安全，浏览器不提供 AudioWorklet 和 WebCodecs。声音仍可播放，但未压缩。请改用 https 或 http://localhost，或以 --tls-self-signed 启动服务器。"],
+  "support.insecure_context": ["This address is not secure, so the browser withholds AudioWorklet and mostly WebCodecs. Sound works, mostly uncompressed. For the rest use https or http://localhost, or start the server with --tls-self-signed.", "此地址不安全，浏览器不提供 AudioWorklet，多数也不提供 WebCodecs。声音仍可播放，但通常未压缩。请改用 https 或 http://localhost，或以 --tls-self-signed 启动服务器。"],
   "support.no_worklet": ["This browser has no AudioWorklet: sound is played in a simpler way.", "浏览器没有 AudioWorklet：改用简单播放方式。"],
   "support.no_webcodecs": ["This browser has no WebCodecs: audio comes as PCM, which needs a faster line.", "浏览器没有 WebCodecs：改用 PCM，需要更快的网络。"],
   "support.no_worker": ["This page may start no worker: in a hidden tab it may fall silent.", "页面无法启动 Worker：切到后台时声音可能中断。"],

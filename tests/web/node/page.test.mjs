@@ -3,7 +3,7 @@ import { test } from "node:test";
 
 import { Access, AccessError } from "../../../demo_web/access.js";
 import { pathOf, roundTop, topOf } from "../../../demo_web/chart.js";
-import { trueLengths } from "../../../demo_web/download.js";
+import { download, trueLengths } from "../../../demo_web/download.js";
 import { TextMap } from "../../../demo_web/reading.js";
 import { Typing, certain, sentAfter, wholeAt } from "../../../demo_web/writing.js";
 
@@ -178,4 +178,12 @@ test("what cannot be a key is none, and nobody is asked", async (context) => {
   const { asked, access } = served(context, () => ({}));
   for (const key of ["", "钥匙", "two words"]) await assert.rejects(access.use(key), { code: "unauthorized" });
   assert.deepEqual(asked, []);
+});
+
+test("an Opus file has no type that would change its name", async (t) => {
+  t.mock.method(globalThis, "fetch", async () => new Response("OggS"));
+  const asked = { text: "Hello.", format: "opus" };
+  const file = await download(new URL("http://server.test/v1/speak"), asked, null, () => {}, new AbortController().signal);
+  assert.equal(file.type, "application/octet-stream");
+  assert.equal(await file.text(), "OggS");
 });
