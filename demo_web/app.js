@@ -22,6 +22,8 @@ import { Typing, asModel } from "./writing.js";
 const PATIENCE_MS = 3000;
 /** Notices while it is away: of a server that says why, at once. */
 const TRYING = ["trying", "trying_loading", "trying_stopping"];
+/** Notices about a text that is not the same any more, or that was of another one's. */
+const REFUSED = ["empty", "text_limit", "download_limit"];
 const speakButton = byId("speak", HTMLButtonElement), stopButton = byId("stop", HTMLButtonElement), samples = byId("sample", HTMLSelectElement);
 /** Where the controls and what is heard stand below each other. */
 const phone = matchMedia("(max-width: 860px)"), calm = matchMedia("(prefers-reduced-motion: reduce)");
@@ -43,6 +45,8 @@ let writing = false;
 let trouble = { code: "" };
 /** What was typed after Finish, until there is silence. */
 let held = "";
+/** Whether the text is one of ours that nobody chose; there was none in it. */
+let nothing = false, preset = false;
 let connection = "ready", away = "", playing = "idle", silent = false, patience = 0;
 /** The text before this code point was heard. */
 let position = 0;
@@ -57,7 +61,9 @@ function show() {
   const state = silent && active ? "silent" : !open ? door.state : connection === "reconnecting" ? "reconnecting" : !active ? "idle"
     : playing === "playing" ? "speaking" : playing === "stalled" ? "stalled" : connection === "connecting" ? "connecting" : "waiting";
   showState(state);
-  setText("speak", say(way() === "typing" && writing ? "finish" : "speak"));
+  const finish = way() === "typing" && writing, hint = byId("hint", HTMLElement);
+  setText("speak", say(finish ? "finish" : "speak"));
+  setText("hint", say(hint.dataset.text = finish ? "keys.finish" : "keys"));
   speakButton.disabled = !open;
   if (!active && document.activeElement?.matches("#stop, #cut")) speakButton.focus();  // what is disabled would lose it
   stopButton.disabled = !active;
@@ -87,6 +93,7 @@ function begin(text) {
   current = latest = utterance;
   writing = text === undefined;
   playing = "waiting";
+  nothing = false;
   position = 0;
   heard = () => "";
   reading.begin("");
@@ -96,7 +103,7 @@ function begin(text) {
   player.unlock().then(askForTap);
   wait();
   utterance.finished.then(({ samples: count, verified }) => {
-    if (utterance === latest) figures.judge(verified ? count : null);
+    if (utterance === latest) figures.judge(verified && count ? count : null);
   }, () => { if (utterance === current) failed(trouble); });
   show();
   return utterance;
@@ -134,9 +141,9 @@ function said(text) {
 function over(end) {
   quiet();
   const all = reading.points, next = held;
-  if (end === null) reading.finish();
-  else reading.stop(end);
-  heard = () => end === null ? say("heard.all") : end ? say("heard.part", { n: number(end), all: number(all) }) : "";
+  if (end === null && !nothing) reading.finish();
+  else reading.stop(end ?? 0);
+  heard = () => end === null ? say(nothing ? "heard.none" : "heard.all") : end ? say("heard.part", { n: number(end), all: number(all) }) : "";
   current = null;
   writing = false;
   held = "";
@@ -200,14 +207,19 @@ function failed({ code, retryable, retryAfterMs, reason }) {
 
 /** The door is open now, or not any more. */
 function entered() {
-  if (door.state === "open") offerVoices(door.voices);
+  if (door.state === "open") {
+    offerVoices(door.voices);
+    if (preset) usePreset();
+    preset = false;
+  }
   show();
   showFields();
 }
 
 /** The text was changed. */
 function changed() {
-  notice.clear("empty");
+  notice.clear(...REFUSED);
+  preset = false;
   samples.value = "";
   showFields();
   if (way() === "typing") typing.changed();
@@ -217,7 +229,14 @@ function changed() {
 function useSample({ lang, text }) {
   field.value = text;
   needLanguage(lang);
+  preset = false;
   useText();
+}
+
+/** One in the page's language, or else in one that the voices speak. */
+function usePreset() {
+  const first = document.documentElement.lang === "en" ? SAMPLES[0] : SAMPLES[1];
+  useSample([first, ...SAMPLES].find(({ lang }) => needLanguage(lang)) ?? first);
 }
 
 /** What is in the field is to be spoken when it is asked for. */
@@ -225,6 +244,7 @@ function useText() {
   field.lang = langOf(languageOf(field.value));
   samples.value = SAMPLES.find(({ text }) => text === field.value)?.name ?? "";
   typing.begin(false);
+  notice.clear(...REFUSED);
   showFields();
 }
 
@@ -233,7 +253,10 @@ const on = (kind, act) => player.addEventListener(kind, event => act(/** @type {
 /** @param {string} kind @param {(detail: any) => void} act  of what is spoken now */
 const onCurrent = (kind, act) => on(kind, detail => { if (current && detail.id === current.id) act(detail); });
 onCurrent("word", ({ start, end }) => reading.word(position = start, end));
-onCurrent("event", ({ message }) => { if (message.type === "segment_begin") reading.segment(message.start, message.end); });
+onCurrent("event", ({ message }) => {
+  if (message.type === "segment_begin") reading.segment(message.start, message.end);
+  if (message.type === "done") nothing = message.samples === 0;
+});
 onCurrent("report", report => {
   figures.report(report);
   if (report.state === playing) return;
@@ -247,6 +270,7 @@ onCurrent("audible", ({ ms }) => {
 });
 onCurrent("ended", () => over(null));
 onCurrent("stopped", ({ heardTextEnd }) => {
+  notice.clear(...REFUSED);
   figures.note("log.stopped");
   over(heardTextEnd);
 });
@@ -308,7 +332,10 @@ byId("language", HTMLElement).addEventListener("click", () => {
 
 translate();
 if (field.value) useText();
-else useSample(SAMPLES[document.documentElement.lang === "en" ? 0 : 1]);
+else {
+  usePreset();
+  preset = true;
+}
 figures.translate();
 showSupport(player.support);
 player.set({ prerollMs: Number(preroll.value) });

@@ -7,6 +7,7 @@ import { Sound } from "./sound.js";
 
 const TOKEN_MS = 10000;
 const STATISTICS_MS = 250;
+const WINDOW_MS = 2000; // audio comes in pieces of up to a second: a rate over less would jump
 const TOKEN_KEPT_MS = 5000; // for the next attempt, where no connection was made with it
 const REMEMBERED = 64; // utterances that are over and may still be playing
 const CLAUSE = 60; // code points: with less text unspoken, it is the writer who is waited for
@@ -41,7 +42,9 @@ export class Connection {
   #visible = true;
   #closed = false;
   #warned = false;
-  #counted = { timer: 0, at: 0, bytes: 0 };
+  #timer = 0;
+  /** What had come when, over a window and one before it. @type {{link: Link | null, seen: {at: number, bytes: number}[]}} */
+  #counted = { link: null, seen: [] };
 
   /** @param {(message: Message) => void} post */
   constructor(post) {
@@ -94,7 +97,7 @@ export class Connection {
     this.#link = null;
     this.#line.close();
     this.#sound?.close();
-    clearTimeout(this.#counted.timer);
+    clearTimeout(this.#timer);
   }
 
   // ---- sessions ----
@@ -177,7 +180,7 @@ export class Connection {
       if (old.over && this.#entries.size > REMEMBERED) this.#forget(old);
     }
     link.do(effects);
-    if (this.#counted.timer === 0) this.#count();
+    if (this.#timer === 0) this.#count();
   }
 
   /** @param {Message} message */
@@ -312,22 +315,33 @@ export class Connection {
   // ---- statistics ----
 
   #count() {
-    const { bytes } = this.#link?.session.statistics ?? { bytes: 0 };
-    const timer = setTimeout(() => this.#report(), STATISTICS_MS);
-    this.#counted = { timer: Number(timer), at: performance.now(), bytes }; // an object in Node
+    this.#rate();
+    this.#timer = Number(setTimeout(() => this.#report(), STATISTICS_MS)); // an object in Node
+  }
+
+  /** Bytes a second, over the window. */
+  #rate() {
+    const link = this.#link;
+    if (link !== this.#counted.link) this.#counted = { link, seen: [] };
+    const { seen } = this.#counted;
+    const now = performance.now();
+    const bytes = link?.session.statistics.bytes ?? 0;
+    seen.push({ at: now, bytes });
+    while (seen.length > 1 && seen[1].at <= now - WINDOW_MS) seen.shift();
+    return Math.max(0, bytes - seen[0].bytes) * 1000 / Math.max(WINDOW_MS, now - seen[0].at);
   }
 
   #report() {
-    const { at, bytes: before } = this.#counted;
-    this.#counted.timer = 0;
+    this.#timer = 0;
     if (this.#link === null) return;
     const { statistics, mode, rtt, unfinished } = this.#link.session;
     const { bytes, resumes, restarts } = statistics;
-    const bytesPerSecond = Math.max(0, ((bytes - before) * 1000) / (performance.now() - at));
+    const bytesPerSecond = this.#rate();
     this.#post({
       type: "statistics", bytes, bytesPerSecond, reconnects: resumes, restarts, rttMs: rtt, mode: mode.mode,
       modeReason: mode.reason, codec: this.#sound?.codec,
     });
-    if (unfinished) this.#count();
+    if (unfinished || bytesPerSecond) this.#count(); // the last one says 0
+    else this.#counted.link = null;
   }
 }

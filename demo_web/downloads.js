@@ -1,7 +1,7 @@
 /** The download buttons: one file at a time, how far it is, and Cancel. */
 
 import { MAX_CHARACTERS, download, save } from "./download.js";
-import { byId, number, say, setText } from "./page.js";
+import { byId, number, say, setText, size } from "./page.js";
 import { chars } from "./wire.js";
 
 const EVERY_MS = 300, WAV_BYTES_A_SECOND = 48_000;
@@ -52,15 +52,16 @@ export class Downloads {
   async #start(asked, refused) {
     if (this.#running) return;
     const characters = chars(asked.text);
+    this.#said = () => "";
+    this.translate();
     if (!asked.text.trim()) return this.notice.show("empty");
     if (characters > MAX_CHARACTERS) return this.notice.show("download_limit", { values: { n: number(characters) } });
     this.notice.clear();
     this.#running = new AbortController();
-    const mb = /** @param {number} bytes */ bytes => number(bytes / 1e6, 1);
     let bytes = 0;
     this.#said = () => say("download.begun");
-    this.#figure = () => asked.format === "wav" ? say("download.busy", { s: number(bytes / WAV_BYTES_A_SECOND), mb: mb(bytes) })
-      : say("download.size", { mb: mb(bytes) });
+    this.#figure = () => asked.format === "wav" ? say("download.busy", { s: number(bytes / WAV_BYTES_A_SECOND), size: size(bytes) })
+      : say("download.size", { size: size(bytes) });
     this.translate();
     byId("download-cancel", HTMLElement).focus();
     const timer = setInterval(() => setText("download-figure", this.#figure()), EVERY_MS);
@@ -69,7 +70,7 @@ export class Downloads {
       const { signal } = this.#running;
       const file = await this.access.withToken(token => download(url, asked, token, all => { bytes = all; }, signal));
       save(file, asked.format === "wav" ? "cosystream.wav" : "cosystream.opus");
-      this.#said = () => say("download.done", { mb: mb(file.size) });
+      this.#said = () => say("download.done", { size: size(file.size) });
     } catch (problem) {
       const { code, retryAfterMs } = /** @type {import("./access.js").AccessError} */ (problem);
       if (this.#running.signal.aborted) this.#said = () => say("download.cancelled");

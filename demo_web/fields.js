@@ -1,6 +1,8 @@
 /** What a person writes and chooses. */
 
 import { byId, number, say, setText } from "./page.js";
+import { langOf } from "./samples.js";
+import { NOTES, languageOf } from "./texts.js";
 import { chars, wellFormed } from "./wire.js";
 
 /** @typedef {import("./access.js").Voice} Voice */
@@ -44,10 +46,11 @@ export function offerVoices(those) {
   if (voices.some(each => each.id === before)) voiceField.value = before;
 }
 
-/** @param {string} language  a voice that speaks it is chosen, where there is one */
+/** @param {string} language  a voice that speaks it is chosen, where there is one @returns {boolean}  whether there is */
 export function needLanguage(language) {
   const able = voices.filter(each => each.languages.includes(language));
   if (able.length && !able.some(each => each.id === voiceField.value)) voiceField.value = able[0].id;
+  return able.length > 0;
 }
 
 /** Shows what depends on them. */
@@ -61,7 +64,9 @@ export function showFields() {
   const voice = voices.find(each => each.id === voiceField.value);
   speed.disabled = voice !== undefined && !voice.parameters.includes("speed");
   setText("speed-value", speed.disabled ? say("speed.fixed") : `${number(Number(speed.value), 2)}×`);
-  setText("voice-note", voice?.notice || voice?.description || "");
+  const note = voice?.notice || voice?.description || "", known = NOTES[note], shown = document.documentElement.lang;
+  setText("voice-note", known && shown !== "en" ? known : note);
+  byId("voice-note", HTMLElement).lang = known ? shown : langOf(languageOf(note));
 }
 
 for (const each of [voiceField, speed, preroll, rate]) each.addEventListener("input", showFields);

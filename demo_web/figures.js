@@ -4,8 +4,8 @@ import { Chart } from "./chart.js";
 import { byId, number, say, sayReason, setText } from "./page.js";
 
 const EVERY_MS = 250, KEPT = 60;
-/** So long the server fills the buffer as fast as the line lets it: no measure for what comes afterwards. */
-const BURST_MS = 1000;
+/** So long the rate shows that the server fills the buffer as fast as the line lets it: no measure for what comes afterwards. */
+const BURST_MS = 3000;
 
 /**
  * What the player reports: of the playout and of the connection.
@@ -33,6 +33,8 @@ export class Figures {
   #known = { first: null, audible: null, verified: null };
   /** @type {{at: number, key: string, values: () => Record<string, string>}[]} */
   #log = [];
+  /** How often what came to the list, also where it is not in it any more. @type {Record<string, number>} */
+  #noted = {};
   #begun = 0;
   /** Since when audio comes, null: it does not yet. @type {number | null} */
   #flowing = null;
@@ -52,6 +54,7 @@ export class Figures {
     this.#flowing = null;
     this.#judged = false;
     this.#log = [];
+    this.#noted = {};
     this.note("log.speak");
     this.#timer ||= setInterval(() => this.#tick(), EVERY_MS);
     this.show();
@@ -99,9 +102,11 @@ export class Figures {
    * @param {() => Record<string, string>} [values] */
   note(key, kind, values = () => ({})) {
     if (kind) this.#chart.marks.push({ time: performance.now(), kind });
+    this.#noted[key] = (this.#noted[key] ?? 0) + 1;
     this.#log.push({ at: performance.now() - this.#begun, key, values });
     if (this.#log.length > KEPT) this.#log.shift();
     this.#list();
+    this.show();
   }
 
   #tick() {
@@ -115,8 +120,8 @@ export class Figures {
 
   /** Everything, in the language that is set. */
   show() {
-    const { bufferedMs, prerollMs, stalls, received = 0, bytes = 0, bytesPerSecond, reconnects, restarts = 0, mode, modeReason = "", codec } = this.#report;
-    const { first, audible, verified } = this.#known;
+    const { bufferedMs, prerollMs, stalls, received = 0, bytes = 0, bytesPerSecond, reconnects, mode, modeReason = "", codec } = this.#report;
+    const { first, audible, verified } = this.#known, { "log.back": back = 0, "log.restarted": anew = 0 } = this.#noted;
     const value = /** @param {string} id @param {string | null} text @param {string} note */ (id, text, note) => {
       setText(`${id}-value`, text ?? "–");
       setText(`${id}-note`, text === null ? "" : note);
@@ -131,7 +136,7 @@ export class Figures {
     value("bitrate", bytesPerSecond === undefined ? bytes ? "–" : null : say("kbit", { n: number(bytesPerSecond * 8 / 1000) }),
       say("figure.bitrate.note", { mb: number(bytes / 1e6, 2) }));
     value("underruns", stalls === undefined ? null : number(stalls), say("figure.underruns.note"));
-    value("reconnects", reconnects === undefined ? null : number(reconnects), say("figure.reconnects.note", { n: number(restarts) }));
+    value("reconnects", reconnects === undefined && !back ? null : number(back), say("figure.reconnects.note", { n: number(anew) }));
     value("verified", verified !== null ? number(verified) : received ? number(received) : null,
       say(verified === null ? this.#judged ? "figure.verified.not" : "figure.verified.wait" : codec === "opus" ? "figure.verified.opus" : "figure.verified.note"));
     byId("underruns-value", HTMLElement).className = stalls ? "warn" : "";
@@ -162,6 +167,6 @@ export class Figures {
     const last = this.#chart.points.at(-1);
     if (last) setText("chart-summary", say("chart.summary", {
       buffer: say("s", { n: number(last.buffer, 1) }), bitrate: say("kbit", { n: number(last.rate) }),
-      modes: count("mode"), underruns: count("underrun"), reconnects: count("reconnect") }));
+      modes: count("mode"), underruns: count("underrun"), reconnects: this.#noted["log.back"] ?? 0 }));
   }
 }

@@ -49,6 +49,9 @@ export const number = (value, digits = 0) =>
 /** @param {number} value  ms */
 export const time = value => value < 1000 ? say("ms", { n: number(value) }) : say("s", { n: number(value / 1000, 2) });
 
+/** @param {number} bytes */
+export const size = bytes => bytes < 1e6 ? say("kb", { n: number(bytes / 1e3) }) : say("mb", { n: number(bytes / 1e6, 1) });
+
 /** The other language from now on, also next time where that may be remembered. */
 export function switchLanguage() {
   language = language === "en" ? "zh" : "en";

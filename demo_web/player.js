@@ -28,6 +28,7 @@ const [LEAST_MS, LATEST_MS] = [4, 20]; // until it is looked for the next word
  * @typedef {{code: string, message?: string, retryable?: boolean, retryAfterMs?: number, field?: string}} Problem
  */
 
+const PLACE = ["url", "token", "workerUrl"];
 const CLOSED = { code: "closed", message: "the player was closed" };
 
 export class Player extends EventTarget {
@@ -54,7 +55,7 @@ export class Player extends EventTarget {
    */
   constructor(options = {}) {
     super();
-    check(options);
+    check(options, PLACE);
     this.#options = { format: "auto", mode: "auto", prerollMs: 120, ...options };
     const ears = {
       told: (/** @type {import("./audio.js").Told} */ message) => this.#told(message),

@@ -42,10 +42,15 @@ const RULES = {
 };
 
 /**
- * Throws PlayerError `bad_value`, whose `field` names the first one that is wrong.
- * @param {{[field: string]: unknown}} settings
+ * Throws PlayerError `bad_value`, whose `field` names the first one that is wrong, unknown or cannot be set.
+ * @param {{[field: string]: unknown}} settings @param {string[]} [place] others that are allowed, unchecked
  */
-export function check(settings) {
+export function check(settings, place = []) {
+  const unknown = Object.keys(settings).find((field) => !Object.hasOwn(RULES, field) && !place.includes(field));
+  if (unknown !== undefined) {
+    const message = `${unknown} is not among ${[...Object.keys(RULES), ...place].join(", ")}`;
+    throw new PlayerError({ code: "bad_value", message, field: unknown });
+  }
   for (const [field, [allowed, fits]] of Object.entries(RULES)) {
     const value = settings[field];
     if (value === undefined || fits(value)) continue;

@@ -12,7 +12,7 @@ export const TEXTS = {
   "way.typing": ["As I type", "边打边读"],
   "way.model": ["Like an AI model", "模拟大模型"],
   "hint.text": ["All of it is sent at once.", "一次性全部发送。"],
-  "hint.typing": ["Just type. Enter says it now.", "直接打字；按回车立即朗读。"],
+  "hint.typing": ["Just type. Enter says it now. What was sent will be said.", "直接打字，回车立即朗读；已发送的不能撤回。"],
   "rate": ["Characters a second", "每秒字符数"],
   "rate.value": ["{n} characters/s", "每秒 {n} 字"],
   "count": ["{n} characters", "{n} 个字符"],
@@ -40,16 +40,18 @@ export const TEXTS = {
   "download": ["Download", "下载"],
   "download.cancel": ["Cancel download", "取消下载"],
   "download.begun": ["The file is being made.", "正在生成文件。"],
-  "download.busy": ["{s} s of speech, {mb} MB so far.", "已有 {s} 秒语音，{mb} MB。"],
-  "download.size": ["{mb} MB so far.", "已有 {mb} MB。"],
-  "download.done": ["Saved: {mb} MB.", "已保存：{mb} MB。"],
+  "download.busy": ["{s} s of speech, {size} so far.", "已有 {s} 秒语音，{size}。"],
+  "download.size": ["{size} so far.", "已有 {size}。"],
+  "download.done": ["Saved: {size}.", "已保存：{size}。"],
   "download.cancelled": ["Download cancelled.", "下载已取消。"],
   "keys": ["Ctrl+Enter speaks, Escape stops.", "Ctrl+Enter 朗读，Esc 停止。"],
+  "keys.finish": ["Ctrl+Enter finishes, Escape stops.", "Ctrl+Enter 读完，Esc 停止。"],
   "listen": ["Listen", "聆听"],
   "picture": ["The sound's level as it plays", "播放时的音量波形"],
   "reading": ["The text as it is spoken", "正在朗读的文本"],
   "reading.empty": ["What is spoken appears here, and the word you hear is marked.", "朗读的文本会显示在这里，正在读的词会高亮。"],
   "heard.all": ["Heard to the end.", "已全部听完。"],
+  "heard.none": ["Nothing in it can be spoken.", "其中没有可朗读的内容。"],
   "heard.part": ["Stopped. {n} of {all} characters were heard (underlined).", "已停止。共 {all} 个字符，听到 {n} 个（下划线）。"],
   "state.starting": ["Asking the server", "正在联系服务器"],
   "state.idle": ["Ready", "就绪"],
@@ -81,6 +83,8 @@ export const TEXTS = {
   "ms": ["{n} ms", "{n} 毫秒"],
   "s": ["{n} s", "{n} 秒"],
   "kbit": ["{n} kbit/s", "{n} kbit/s"],
+  "kb": ["{n} kB", "{n} kB"],
+  "mb": ["{n} MB", "{n} MB"],
   "used.chosen": ["as you chose", "按您的选择"],
   "used.opus": ["small, and this browser decodes it", "体积小，浏览器可解码"],
   "used.switch.pcm": ["the line is fast enough", "网络足够快"],
@@ -176,6 +180,16 @@ export const TEXTS = {
   "engine": ["Engine: {name}.", "引擎：{name}。"],
   "footer": ["Everything here comes from this server; nothing is asked of anybody else.", "一切内容均来自本服务器，不向任何第三方请求。"],
   "status": ["Server status", "服务器状态"],
+};
+
+/** What the voices that come along say about themselves, in Chinese. @type {Record<string, string>} */
+export const NOTES = {
+  "Non-commercial use only: the voice was trained on the Baker corpus, whose publisher allows no other.": "仅限非商业用途：此音色以标贝语料库训练，其发布者不允许其他用途。",
+  "Mandarin, female, 24 kHz; what is written in Latin letters is spoken by the model of en-hibari": "普通话女声，24 kHz；拉丁字母由 en-hibari 的模型朗读",
+  "American English, female, 24 kHz; reads Hanzi as English syllables, without tones, and never uses the model of zh-baker":
+    "美式英语女声，24 kHz；汉字读作不带声调的英语音节，不使用 zh-baker 的模型",
+  "A test signal, not speech.": "测试信号，不是语音。",
+  "Learnt from a recording.": "由录音学得。",
 };
 
 /** Codes that mean the same to a person: faults of page or server in the protocol, and what HTTP says in other words. @type {[string, string][]} */

@@ -4,11 +4,14 @@ import asyncio
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 
 from playwright.async_api import Browser, Page, Route, expect
 
 from bench._browser import watched_page
+from server.engines.embedded.catalog import CHINESE, ENGLISH
 from tests.support.processes import ServerProcess
 
 FAKE = Path(__file__).parent / "fake_player.js"
@@ -238,13 +241,127 @@ async def test_downloads_that_cannot_be(browser: Browser, tone_server: ServerPro
         await expect(page.locator("#download-wav")).to_be_focused()
         assert len(asked) == 1
         await page.dblclick("#download-wav")  # Cancel is where it was
-        await expect(page.locator("#download-figure")).to_contain_text("0.0 MB so far")
+        await expect(page.locator("#download-figure")).to_contain_text("0 kB so far")
         await expect(page.locator("#download-wav")).to_be_hidden()
         await page.click("#download-cancel")
         await expect(page.locator("#download-state")).to_have_text("Download cancelled.")
         await expect(page.locator("#download-wav")).to_be_focused()
         cancelled.set()
         await page.unroute_all(behavior="wait")
+        await page.click("#download-opus")
+        await expect(page.locator("#download-state")).to_have_text(re.compile(r"^Saved: [1-9]\d* kB\.$"))
+        await page.evaluate("() => { fakePlayer.patient = true; }")
+        await page.click("#speak")
+        await page.evaluate("() => { document.getElementById('text').value = '👋'.repeat(100001); }")
+        await page.click("#download-opus")
+        await expect(problem).to_contain_text("100,001 characters")
+        await expect(page.locator("#download-state")).to_have_text("")
+        await page.click("#stop")
+        await expect(page.locator("#failure")).to_be_hidden()
+
+
+async def test_the_list_and_the_figures_tell_the_same(browser: Browser, tone_server: ServerProcess) -> None:
+    """Whatever the player counts. The list shows whole lines, and its last."""
+    async with page_with_fake(browser, tone_server) as page:
+        await page.evaluate("() => { fakePlayer.patient = true; }")
+        await page.click("#speak")
+        await expect(page.locator("#reconnects-value")).to_have_text("0")
+        for _ in range(2):
+            await tell_state(page, "reconnecting", "silent")
+            await tell_state(page, "ready", "")
+        await expect(page.locator("#reconnects-value")).to_have_text("2")
+        assert await page.locator("#log li", has_text="Connected again").count() == 2
+        for _ in range(4):
+            await page.click("#rough")
+        cut = """() => [...log.children].map((each) => each.getBoundingClientRect()).filter(({ top, bottom }) => {
+            const shown = log.getBoundingClientRect();
+            return [shown.top, shown.bottom].some((edge) => top + 0.5 < edge && edge < bottom - 0.5);
+        }).length"""
+        scrolled = "() => [log.scrollTop > 0, log.scrollTop + log.clientHeight === log.scrollHeight]"
+        assert await page.evaluate(scrolled) == [True, True]
+        assert await page.evaluate(cut) == 0
+        await page.click("#stop")
+        await expect(page.locator("#chart-summary")).to_contain_text("2 reconnects")
+
+
+async def test_a_text_with_nothing_to_say(browser: Browser, tone_server: ServerProcess) -> None:
+    async with page_with_fake(browser, tone_server) as page:
+        await page.evaluate("() => { fakePlayer.patient = true; }")
+        await page.fill("#text", "!!! ... ???")
+        await page.click("#speak")
+        await page.locator("#reading div").first.wait_for()
+        await page.evaluate(
+            """() => {
+                clearInterval(fakePlayer.timer);
+                fakePlayer.tell("event", { id: 1, message: { type: "done", samples: 0 } });
+                fakePlayer.tell("ended", { id: 1 });
+            }"""
+        )
+        await expect(page.locator("#heard")).to_have_text("Nothing in it can be spoken.")
+        assert await page.evaluate(HEARD) == ""
+
+
+async def test_what_the_keys_do_while_it_is_typed(browser: Browser, tone_server: ServerProcess) -> None:
+    async with page_with_fake(browser, tone_server) as page:
+        await page.evaluate("() => { fakePlayer.patient = true; }")
+        await expect(page.locator("#hint")).to_contain_text("Ctrl+Enter speaks")
+        await page.check("#way-typing")
+        await page.focus("#text")
+        await page.keyboard.insert_text("One two. ")
+        await expect(page.locator("#speak")).to_have_text("Finish")
+        await expect(page.locator("#hint")).to_contain_text("Ctrl+Enter finishes")
+        await expect(page.locator("#way-hint")).to_contain_text("What was sent will be said")
+        await page.keyboard.press("Control+Enter")
+        await expect(page.locator("#hint")).to_contain_text("Ctrl+Enter speaks")
+
+
+async def test_the_voices_decide_what_is_there_to_begin_with(browser: Browser, tone_server: ServerProcess) -> None:
+    """And say in the page's language what they are, as far as it knows; else as the engine says it."""
+    mine = replace(ENGLISH, id="mine", description="Mine alone.")
+    for voices, sample, note, lang in (
+        ([ENGLISH], "Welcome", "美式英语女声", "zh-CN"),
+        ([ENGLISH, CHINESE], "你好", "仅限非商业用途", "zh-CN"),
+        ([mine], "Welcome", "Mine alone.", "en"),
+    ):
+        answer = {
+            "engine": "embedded",
+            "voices": [{**asdict(each), "parameters": [], "default": each is voices[0]} for each in voices],
+        }
+        async with watched_page(browser, locale="zh-CN") as watched:
+            page = watched.page
+            await page.route("**/v1/voices", partial(Route.fulfill, json=answer))
+            await page.goto(f"{tone_server.http}/")
+            await expect(page.locator("#speak")).to_be_enabled()
+            await expect(page.locator("#sample")).to_have_value(sample)
+            await expect(page.locator("#voice-note")).to_contain_text(note)
+            assert await page.get_attribute("#voice-note", "lang") == lang
+            await page.click("#language")
+            chosen = await page.input_value("#voice")
+            told = next(each for each in voices if each.id == chosen)
+            await expect(page.locator("#voice-note")).to_have_text(told.notice or told.description)
+            await expect(page.locator("#sample")).to_have_value(sample)
+
+
+async def test_on_a_phone(browser: Browser, tone_server: ServerProcess) -> None:
+    """Nothing is printed over anything else, and what cuts the connection comes right below what is heard."""
+    async with page_with_fake(browser, tone_server) as page:
+        await page.set_viewport_size({"width": 375, "height": 812})
+        for _ in range(2):
+            await page.check("#way-model")
+            await page.fill("#text", "a" * 123_456)
+            boxes = [await page.locator(each).bounding_box() for each in ("#rate", "#rate-value", "#count")]
+            rate, value, count = (box for box in boxes if box)
+            assert rate["x"] + rate["width"] <= value["x"]
+            assert value["x"] + value["width"] <= count["x"] or value["y"] + value["height"] <= count["y"]
+            await page.click("#language")
+        gap = """() => document.querySelector("#line-title").parentElement.getBoundingClientRect().top
+            - document.querySelector(".listen").getBoundingClientRect().bottom"""
+        assert 0 < await page.evaluate(gap) < 20
+        await page.fill("#text", "Hello.")
+        await page.evaluate("() => { fakePlayer.patient = true; }")
+        await page.click("#speak")
+        await expect(page.locator("#cut")).to_be_enabled()
+        await expect(page.locator("#cut")).to_be_in_viewport(ratio=1)
 
 
 async def test_nothing_is_drawn_while_nothing_is_heard(browser: Browser, tone_server: ServerProcess) -> None:

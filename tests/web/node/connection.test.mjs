@@ -130,6 +130,28 @@ test("a failure names what it ends, also what waits for another configuration, a
   assert.equal(Socket.all.length, 1);
 });
 
+test("the rate is that of two seconds, and the last one told is 0", async () => {
+  await setUp();
+  begin(1);
+  connection.receive({ type: "end", id: 1 });
+  await sleep(20);
+  const [socket] = Socket.all;
+  socket.say({ type: "segment_begin", event: 1, utterance: 1, segment: 0, start: 0, end: 5, first_sample: 0 });
+  socket.frame(1, 0, 24_000, Buffer.alloc(48_000));
+  await sleep(300);
+  const [first] = found("statistics");
+  assert.ok(first.bytes > 48_000);
+  assert.equal(first.bytesPerSecond, first.bytes / 2);
+  connection.receive({ type: "cancel", id: 1, played: 0 });
+  socket.say({ type: "cancelled", event: 2, utterance: 1, sample: 0, heard_text_end: 0 });
+  await sleep(2_400);
+  const rates = found("statistics").map(({ bytesPerSecond }) => bytesPerSecond);
+  assert.ok(rates.slice(0, 5).every((rate) => rate >= first.bytesPerSecond), String(rates));
+  assert.equal(rates.at(-1), 0);
+  await sleep(600);
+  assert.equal(found("statistics").length, rates.length);
+});
+
 test("a page that closes before all is set up makes no connection", async () => {
   globalThis.AudioDecoder = { isConfigSupported: () => sleep(10).then(() => ({ supported: true })) };
   await setUp();

@@ -56,6 +56,15 @@ test("a value that is not allowed is refused where it is given, and what is bein
         error.message.startsWith(`${field} must be`) && error.message.includes(allowed));
     }
   }
+  for (const [field, give] of [
+    ["voise", () => desk.player.set({ voise: "x" })], ["voise", () => new Player({ voise: "x" })],
+    ["toString", () => desk.player.set({ toString: 1 })],
+    ["url", () => desk.player.set({ url: "/" })], ["token", () => desk.player.set({ token: "t" })],
+  ]) {
+    assert.throws(give, (error) =>
+      error instanceof PlayerError && error.code === "bad_value" && error.field === field &&
+      error.message.startsWith(`${field} is not among voice, speed`));
+  }
   desk.player.set({ speed: 2, pitch: null, voice: "a", format: "switch", prerollMs: 0, volume: undefined });
   await pass(500);
   assert.equal(desk.became[id], "heard 12000");
