@@ -26,6 +26,7 @@ EXIT_USAGE: Final = 2
 COMMANDS: Final = ("keys", "settings", "health", "dlq", "doctor", "parity", "serve")
 HEALTH_TIMEOUT_S: Final = 2.0
 DEFAULT_KEY_FILE: Final = "cosystream-keys.txt"
+RUNNING: Final = "a running server goes by the old file until it is restarted"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -150,11 +151,14 @@ def _keys(arguments: list[str]) -> int:
             print(f"serve with --token-secret {given.file}", file=sys.stderr)
         elif given.command == "add":
             print(add_key(given.file, given.name))
-            print(f"stored in {given.file}; serve with --keys {given.file}", file=sys.stderr)
+            print(f"stored in {given.file}; serve with --keys {given.file} ({RUNNING})", file=sys.stderr)
         elif given.command == "list":
             for name in sorted({entry.name for entry in read_key_file(given.file)}):
                 print(name)
-        elif remove_keys(given.file, given.name) == 0:
+        elif count := remove_keys(given.file, given.name):
+            keys = "1 key" if count == 1 else f"{count} keys"
+            print(f"removed {keys} of {given.name} from {given.file} ({RUNNING})", file=sys.stderr)
+        else:
             print(f"cosystream: {given.file} has no key of {given.name}", file=sys.stderr)
             return EXIT_FAILED
     except KeysError as problem:

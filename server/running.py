@@ -11,6 +11,7 @@ import uvloop
 from server.app import Server
 from server.background import end_process, spare_garbage_collector
 from server.engines import loading
+from server.gateway.own_names import pages_elsewhere
 from server.gateways.place import Place
 from server.jobs import FolderError
 from server.notify import ServiceManager
@@ -96,10 +97,12 @@ def _announce(server: Server) -> None:
     assert server.listener is not None
     assert server.pool is not None
     for url, address in zip(server.listener.urls, server.listener.addresses, strict=True):
+        others = pages_elsewhere(address, secure=server.settings.secure)
         log.info(
             "ready",
             url=url,
             page=address.page(secure=server.settings.secure),
+            **({"page_elsewhere": ",".join(others)} if others else {}),
             engine=server.settings.engine,
             voices=len(server.pool.capabilities.voices),
             store=server.settings.store,

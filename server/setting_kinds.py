@@ -60,7 +60,7 @@ class Hosts:
 class Origins:
     """Origins of web pages, as browsers name them in the header `Origin`."""
 
-    allowed: str = "https://name[:port], several with commas between them, or *"
+    allowed: str = "http[s]://name[:port], several with commas between them, or *"
 
     def parse(self, value: object) -> str:
         """See `Kind`. They come out as browsers write them: in lower case, without a scheme's own port."""

@@ -25,6 +25,7 @@ KEY_BYTES: Final = 24
 MOST_SECRET_BYTES: Final = 4096  # a larger file is hardly meant as one
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 _HASH: Final = re.compile(r"[0-9a-f]{64}")
+WRONG_KEY: Final = "the API key is wrong: this server does not know it (it reads its key file when it starts)"
 
 
 class KeysError(ValueError):
@@ -128,8 +129,10 @@ class Principals:
         if grant.principal not in self._names:
             raise TokenError("the token is invalid: whom it was made for has no key any more")
         if grant.origin is not None and not is_from(grant.origin, origins, hosts):
-            page = f"from {origins[0]}" if len(origins) == 1 else "without one header Origin"
-            raise TokenError(f"the token is for pages from {grant.origin}; this request is {page}", forbidden=True)
+            page = "names several pages" if origins else "names no page: it has no header Origin"
+            if len(origins) == 1:
+                page = f"comes from {origins[0]}"
+            raise TokenError(f"the token is for pages from {grant.origin}; this request {page}", forbidden=True)
         grant.require(uses)
         return Principal(grant.principal)
 

@@ -6,8 +6,9 @@ from typing import Any
 from protocol import TOKEN_SUBPROTOCOL
 from protocol import client_messages as c
 from protocol.errors import ErrorCode, ProtocolError
-from server.gateway.auth import ANONYMOUS
+from server.gateway.auth import ANONYMOUS, WRONG_KEY
 from server.gateway.doorkeeper import Doorkeeper
+from server.gateway.tokens import TOKEN_PREFIX
 
 Authenticate = Callable[[str | None], str | None]
 """The principal's name for the key in `open` (None: there is none), or None where access is refused."""
@@ -36,12 +37,7 @@ class Caller:
         if self.principal is None:
             self.principal = self._authenticate(message.api_key)
         if self.principal is None:
-            raise ProtocolError(
-                ErrorCode.UNAUTHORIZED,
-                "an API key is needed: header `Authorization: Bearer KEY`, or `api_key` in `open`; "
-                f"or a token, offered as the subprotocol `{TOKEN_SUBPROTOCOL}TOKEN`",
-                f"{message.type}.api_key",
-            )
+            raise ProtocolError(ErrorCode.UNAUTHORIZED, _why_not(message.api_key), f"{message.type}.api_key")
         return self.principal
 
     def count_failure(self) -> None:
@@ -51,3 +47,11 @@ class Caller:
         else:
             who = str(self._remote_address[0]) if self._remote_address else ""
         self._doorkeeper.check_failure(who)
+
+
+def _why_not(api_key: str | None) -> str:
+    """Why a message that gave this does not help."""
+    token = f"offered as the subprotocol `{TOKEN_SUBPROTOCOL}TOKEN`"
+    if not api_key:
+        return f"an API key is needed: header `Authorization: Bearer KEY`, or `api_key` in `open`; or a token, {token}"
+    return f"this is a token, not an API key: tokens are {token}" if api_key.startswith(TOKEN_PREFIX) else WRONG_KEY

@@ -13,7 +13,7 @@ from websockets.http11 import Request, Response
 from websockets.typing import Subprotocol
 
 from protocol import STREAM_PATH, SUBPROTOCOL
-from server.gateway.auth import Principals, bearer_key, bearer_token
+from server.gateway.auth import WRONG_KEY, Principals, bearer_key, bearer_token
 from server.gateway.connection import GatewayConnection
 from server.gateway.origins import Origins
 from server.gateway.replies import error_body, handshake_error
@@ -85,7 +85,7 @@ def _check_credentials(principals: Principals, connection: GatewayConnection, re
             connection.refusal = connection.refusal or str(error)
     elif principals.refuses_handshake(header):
         challenge = [("WWW-Authenticate", "Bearer")]
-        return handshake_error(HTTPStatus.UNAUTHORIZED, "the API key is wrong", headers=challenge)
+        return handshake_error(HTTPStatus.UNAUTHORIZED, WRONG_KEY, headers=challenge)
     return None
 
 

@@ -14,7 +14,7 @@ from starlette.routing import BaseRoute, Match, Route
 
 from protocol import STREAM_PATH, SUBPROTOCOL
 from server.engines.base import Capabilities
-from server.gateway.auth import Principal, Principals, bearer_token
+from server.gateway.auth import WRONG_KEY, Principal, Principals, bearer_key, bearer_token
 from server.gateway.origins import CheckOrigin, Origins
 from server.gateway.replies import error_body
 from server.gateway.tokens import TOKEN_CHALLENGE, TokenError, Use
@@ -115,6 +115,8 @@ def require_principal(state: HttpState, request: Request, *uses: Use) -> Princip
     principal = state.principals.authenticate(header)
     if principal is None:
         message = "an API key is needed: header `Authorization: Bearer KEY`"
+        if header is not None and bearer_key(header) is not None:
+            message = WRONG_KEY
         raise ApiError(HTTPStatus.UNAUTHORIZED, message, headers={"WWW-Authenticate": "Bearer"})
     return principal
 

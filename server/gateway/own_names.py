@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
+from server.gateway.binding import Address
 from server.settings import Settings, is_loopback
 
+MOST_PAGES: Final = 4  # of a machine with containers, say, which has many addresses
 ALWAYS: Final = ("localhost", "127.0.0.1", "::1")
 _EVERYWHERE: Final = frozenset({"0.0.0.0", "::", "*"})
 _NAME: Final = re.compile(r"(?=.{1,253}$)[a-z0-9_]([a-z0-9_-]{0,62})(\.[a-z0-9_]([a-z0-9_-]{0,62}))*")
@@ -30,6 +32,16 @@ def names_of(settings: Settings) -> tuple[str, ...]:
             found += [host, *_addresses_of(host)]
     found += [urlsplit(origin).hostname or "" for origin in settings.origins]
     return tuple(dict.fromkeys(filter(None, map(_checked, found))))
+
+
+def pages_elsewhere(address: Address, *, secure: bool) -> tuple[str, ...]:
+    """What a person on another machine opens in a browser, where `address` is every one of this machine; else none."""
+    if address.host not in _EVERYWHERE:
+        return ()
+    reached = [each for each in interface_addresses() if not is_loopback(each)]
+    if address.host == "0.0.0.0":
+        reached = [each for each in reached if ":" not in each]
+    return tuple(Address(each, address.port).page(secure=secure) for each in reached[:MOST_PAGES])
 
 
 def interface_addresses() -> list[str]:

@@ -137,7 +137,7 @@ def _origin(value: Any) -> str | None:
             raise ValueError
         return origin
     except ValueError:
-        message = "origin must be the origin of one web site, https://name[:port] or http://..., or null for any"
+        message = "origin must be the origin of one web site, http[s]://name[:port], or null for any"
         raise _bad("origin", message) from None
 
 

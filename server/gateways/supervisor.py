@@ -18,6 +18,7 @@ import structlog
 from server.child_processes import command, environment, how_it_ended
 from server.gateway.auth import new_secret
 from server.gateway.binding import Address
+from server.gateway.own_names import pages_elsewhere
 from server.gateways.control import CannotStart, Launch, Ready, members_line, pack_launch, parse_report
 from server.gateways.loads import Loads
 from server.gateways.names import NONCE_BYTES, gateway_name, index_of
@@ -109,10 +110,12 @@ class Supervisor:
         secure = self.settings.secure
         for sock in self._sockets:
             address = Address(*sock.getsockname()[:2])
+            others = pages_elsewhere(address, secure=secure)
             log.info(
                 "ready",
                 url=f"{'https' if secure else 'http'}://{address}",
                 page=address.page(secure=secure),
+                **({"page_elsewhere": ",".join(others)} if others else {}),
                 engine=ready.engine,
                 voices=ready.voices,
                 store=self.settings.store,

@@ -19,7 +19,7 @@ from protocol import client_messages as c
 from protocol import server_messages as s
 from protocol.codec import decode_server, encode
 from server.app import Server
-from server.gateway.auth import ANONYMOUS, Principal, hash_key
+from server.gateway.auth import ANONYMOUS, WRONG_KEY, Principal, hash_key
 from server.gateway.token_routes import MAX_BODY_BYTES
 from server.gateway.tokens import Asked, Grant, make
 from tests.support.raw_http import Answer, ask, close_code, frame, get, handshake, talk
@@ -268,6 +268,15 @@ async def test_a_page_reads_why_its_token_is_no_good(tmp_path: Path) -> None:
                 assert closed[0] == 1008
                 assert closed[1].startswith(reason[:20])
         assert at.server.sessions.taken == 0
+
+
+async def test_who_sent_what_in_place_of_a_key_reads_it(tmp_path: Path) -> None:
+    async with keyed(tmp_path) as at:
+        for api_key, reason in ((None, "an API key is needed"), ("wrong", WRONG_KEY), (at.token(), "this is a token")):
+            told, _ = await at.offer(open=c.Open(api_key=api_key))
+            assert isinstance(told, s.Error)
+            assert (told.code, told.field) == ("unauthorized", "open.api_key")
+            assert told.message.startswith(reason)
 
 
 async def test_a_page_reads_that_its_site_is_not_allowed(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import ast
 import re
 
 from protocol.errors import ErrorCode
-from server.settings import OPTIONS
+from server.settings import OPTIONS, Settings
 from tests.support.embedding import DOCUMENT, block
 from tests.support.processes import ROOT
 
@@ -75,6 +75,24 @@ def test_the_page_and_its_server_agree() -> None:
     (wanted,) = re.findall(r"json\.dumps\((\{.*?\})\)", code)
     (by_hand,) = re.findall(r"-d '(.*?)'", section("Your server"))
     assert wanted == by_hand
+
+
+def test_the_recipe_fits_what_it_starts() -> None:
+    """One machine: the three places name the same two addresses, and files as they are saved."""
+    page, code, recipe = block("html embedding"), block("python embedding"), section("On your own machine")
+    (speech,) = set(re.findall(r"https?://[\w.:]+", page))
+    (site,) = re.findall(r'"origin": "([^"]+)"', code)
+    assert set(re.findall(r"https?://[\w.:]+", code)) == {speech, site}
+    assert block("sh recipe speech").rstrip().endswith(f"--allow-origins {site}")
+    assert f"Open `{site}/`" in recipe
+    assert speech == f"http://127.0.0.1:{Settings().port}"
+    host, port = re.findall(r"Server\(\(\"([\d.]+)\", (\d+)\)", code)[0]
+    assert site == f"http://{host}:{port}"
+    assert 'directory="public"' in code
+    assert "`public/index.html`" in recipe
+    assert "`backend.py`" in recipe
+    assert block("sh recipe site").strip().endswith("python3 backend.py")
+    assert 'os.environ["COSYSTREAM_API_KEY"]' in code
 
 
 def test_every_event_is_described() -> None:

@@ -22,6 +22,9 @@ def test_keys_are_made_listed_and_removed(tmp_path: Path, capsys: pytest.Capture
     assert main(["keys", "list", "--file", file]) == 0
     assert capsys.readouterr().out == "ann\n"
     assert main(["keys", "remove", "ann", "--file", file]) == 0
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.startswith(f"removed 2 keys of ann from {file} (a running server goes by the old file")
     assert read_key_file(Path(file)) == []
     assert main(["keys", "remove", "ann", "--file", file]) == 1
     assert capsys.readouterr().err == f"cosystream: {file} has no key of ann\n"

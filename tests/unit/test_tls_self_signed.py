@@ -17,7 +17,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from server.gateway import own_names, self_signed
-from server.gateway.own_names import ALWAYS, interface_addresses, names_of
+from server.gateway.binding import Address
+from server.gateway.own_names import ALWAYS, MOST_PAGES, interface_addresses, names_of, pages_elsewhere
 from server.gateway.self_signed import KEY_FILE, SHARED_FILE, VALID, Certificate, certified, keep, make, parse
 from server.setting_sources import load
 from server.settings import Settings, SettingsError
@@ -172,6 +173,17 @@ def test_there_is_one_certificate_or_the_other(option: str) -> None:
     with pytest.raises(SettingsError) as caught:
         settings_of(option, str(TLS / "certificate.pem"))
     assert any("leave tls_cert and tls_key out" in problem for problem in caught.value.problems)
+
+
+def test_where_others_find_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = ["127.0.0.1", "192.0.2.7", "::1", "2001:db8::7", *(f"192.0.2.{last}" for last in range(8, 20))]
+    monkeypatch.setattr(own_names, "interface_addresses", lambda: found)
+    both = ("https://192.0.2.7:8765/", "https://[2001:db8::7]:8765/")
+    assert pages_elsewhere(Address("::", 8765), secure=True)[:2] == both
+    shown = pages_elsewhere(Address("0.0.0.0", 8765), secure=False)
+    assert shown == tuple(f"http://192.0.2.{last}:8765/" for last in range(7, 7 + MOST_PAGES))
+    for host in ("127.0.0.1", "192.0.2.7", "::1"):
+        assert pages_elsewhere(Address(host, 8765), secure=True) == ()
 
 
 def test_who_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

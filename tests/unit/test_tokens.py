@@ -158,7 +158,7 @@ NO_ORIGIN: tuple[Any, ...] = (
     [
         *(("ttl_s", value, "10 to 3600") for value in NO_TTL),
         *(("scope", value, "speak, voices") for value in NO_SCOPE),
-        *(("origin", value, "https://name") for value in NO_ORIGIN),
+        *(("origin", value, "http[s]://name") for value in NO_ORIGIN),
         ("orign", "https://a", "ttl_s, scope, origin"),
         ("x" * 4000, 1, "ttl_s"),
     ],
@@ -223,6 +223,10 @@ def test_a_token_for_pages_from_one_origin() -> None:
         with pytest.raises(TokenError, match=r"for pages from https://app\.example") as caught:
             principals.of_token(token, ("speak",), origins, hosts)
         assert caught.value.forbidden
+        told = (
+            f"comes from {origins[0]}" if len(origins) == 1 else "names several pages" if origins else "names no page"
+        )
+        assert f"; this request {told}" in str(caught.value)
 
 
 def test_a_token_is_no_key() -> None:
