@@ -152,7 +152,8 @@ export class Connection {
         clearTimeout(timer);
         this.#asked.delete(request);
         const message = String(error?.message ?? error);
-        const { code = "unauthorized", retryable = code === "unreachable" } = error ?? {};
+        const { retryable = error?.code === "unreachable" } = error ?? {};
+        const code = error?.code ?? (retryable ? "unreachable" : "unauthorized");
         if (error) reject({ ...error, code, retryable, message });
         else resolve(token);
       };

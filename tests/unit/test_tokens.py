@@ -223,9 +223,7 @@ def test_a_token_for_pages_from_one_origin() -> None:
         with pytest.raises(TokenError, match=r"for pages from https://app\.example") as caught:
             principals.of_token(token, ("speak",), origins, hosts)
         assert caught.value.forbidden
-        told = (
-            f"comes from {origins[0]}" if len(origins) == 1 else "names several pages" if origins else "names no page"
-        )
+        told = ("names no page", f"comes from {''.join(origins)}", "names several pages")[len(origins)]
         assert f"; this request {told}" in str(caught.value)
 
 
