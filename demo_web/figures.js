@@ -57,7 +57,6 @@ export class Figures {
     this.#noted = {};
     this.note("log.speak");
     this.#timer ||= setInterval(() => this.#tick(), EVERY_MS);
-    this.show();
   }
 
   /** Nothing is spoken any more. @param {boolean} whole  it came to its end */
@@ -87,7 +86,7 @@ export class Figures {
   know(name, value) {
     this.#known[name] = value;
     if (name === "audible") this.note("log.audible");
-    this.show();
+    else this.show();
   }
 
   /** @param {number | null} samples  that were right, all of them; null: it is not known and will not be */
