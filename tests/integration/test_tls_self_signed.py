@@ -15,6 +15,8 @@ import pytest
 
 import client
 from client.cli.exit_codes import ExitCode
+from server.gateway.binding import Address
+from server.gateway.own_names import pages_elsewhere
 from tests.support.client_process import run
 from tests.support.gateways import gateways
 from tests.support.processes import ServerProcess, server_process
@@ -76,6 +78,15 @@ async def test_a_user_trusts_it_once(tmp_path: Path) -> None:
         assert line(again, "serving with a certificate of its own")["sha256"] == said["sha256"]
         async with client.connect(f"wss://localhost:{again.port}", tls_ca=shared(state)) as session:
             assert [audio async for audio in session.speak("hello")]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_others_are_told_where_the_page_is(tmp_path: Path, count: int) -> None:
+    options = ("--engine", "tone", "--host", "0.0.0.0", "--insecure", "--gateways", str(count))
+    with server_process(tmp_path / "log", *options, timeout=60) as server:
+        elsewhere = pages_elsewhere(Address("0.0.0.0", server.port), secure=False)
+        (told,) = [each for each in server.log() if each.get("page")]
+        assert told.get("page_elsewhere") == (",".join(elsewhere) or None)
 
 
 async def test_several_gateways_have_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
