@@ -12,7 +12,7 @@ export const TEXTS = {
   "way.typing": ["As I type", "边打边读"],
   "way.model": ["Like an AI model", "模拟大模型"],
   "hint.text": ["All of it is sent at once.", "一次性全部发送。"],
-  "hint.typing": ["Just type. Enter says it now. What was sent will be said.", "直接打字，回车立即朗读；已发送的不能撤回。"],
+  "hint.typing": ["Enter says it now. What was sent will be said.", "回车立即朗读；已发送的不能撤回。"],
   "rate": ["Characters a second", "每秒字符数"],
   "rate.value": ["{n} characters/s", "每秒 {n} 字"],
   "count": ["{n} characters", "{n} 个字符"],
