@@ -195,9 +195,20 @@ async def start_listener(
             **kind,
         )
         if share is not None:
-            server.create_server = partial(_accept_in_turns, shared, server, sock, share, kind)
+            _share_socket(shared, server, sock, share, kind)
         listener._servers.append(await server)
     return listener
+
+
+def _share_socket(
+    shared: ListenerState, serving: Any, sock: socket.socket, share: Share, options: dict[str, Any]
+) -> None:
+    """Have `serving`, what `serve` gave, accept in turns with other processes."""
+    if isinstance(serving, Server):
+        serving.create_server = partial(_accept_in_turns, shared, serving, sock, share, options)
+    else:  # older versions of websockets: an object of its own has the server, and made already what it will wait for
+        serving.create_server.close()
+        serving.create_server = _accept_in_turns(shared, serving.server, sock, share, options)
 
 
 async def _accept_in_turns(
