@@ -280,6 +280,7 @@ on("state", ({ state, reason }) => {
   if (state === "ready" && connection === "reconnecting") figures.note("log.back");
   if (state !== connection) stopWaiting();
   if (state === "ready" && door.state === "open") notice.clear("unreachable");
+  if (state === "ready" && current) askForTap();
   [connection, away] = [state, reason];
   wait();
   show();

@@ -220,9 +220,10 @@ export class Loudspeaker {
   /** Whether this failure is one too many. @param {AudioContext} old */
   #hopeless(old) {
     if (old !== this.#broken) {
+      const long = this.#patience === LONGEST_MS;
       this.#patience = Math.min(2 * this.#patience, LONGEST_MS);
-      if (this.#patience === 8 * FROZEN_MS) this.#ears.lost("the clock of the sound stands still", false);
-      return false; // it may run again some day
+      if (this.#patience >= 8 * FROZEN_MS && !this.#ears.idle()) this.#ears.lost("the clock of the sound stands still", false);
+      return long; // it may run again some day: who speaks next tries
     }
     const again = performance.now() - this.#brokeAt < BREAKS_MS;
     this.#brokeAt = performance.now();

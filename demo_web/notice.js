@@ -28,6 +28,7 @@ export class Notice {
     clearInterval(this.#timer);
     const until = performance.now() + (retryAfterMs ?? 0);
     this.#shown = { code, values: { code, ...values }, until, label, act };
+    setText("failure-wait", "");
     this.translate();
     if (!retryAfterMs) return;
     this.#timer = setInterval(() => {

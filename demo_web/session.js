@@ -113,6 +113,7 @@ export class Session {
     return this.#do(now, () => {
       if (!this.#core.reconnecting.isOpen(connection)) return;
       if (!retryable) return this.#core.fail({ code, message });
+      if (this.#core.impatient) return this.#core.fail({ code, message, retryable, retryAfterMs: retryAfterMs ?? null });
       this.#core.reconnecting.failed(connection, message, retryAfterMs ?? 0);
       this.#tell(code);
     });

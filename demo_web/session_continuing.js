@@ -62,6 +62,9 @@ export class Continuing {
     this.reconnecting = new Reconnecting(this.clock, (effect) => this.#emit(effect), () => this.#greeting(), random);
   }
 
+  /** Whether a first session was waited for long enough. */
+  get impatient() { return !this.opened && this.clock.now >= this.#patientUntil; }
+
   /** @param {number} openingMs from the first attempt to `opened` */
   start(openingMs) {
     const { now } = this.clock;

@@ -79,7 +79,7 @@ export const TEXTS = {
   "figure.verified.note": ["as the server made them", "与服务器一致"],
   "figure.verified.opus": ["every packet as it was sent", "每个数据包均一致"],
   "figure.verified.wait": ["checked at the end", "结束时校验"],
-  "figure.verified.not": ["not checked: it did not come to its end", "未校验：没有播放到结尾"],
+  "figure.verified.not": ["not checked: no session gave all of it", "未校验：不是在一个会话中完整收到"],
   "ms": ["{n} ms", "{n} 毫秒"],
   "s": ["{n} s", "{n} 秒"],
   "kbit": ["{n} kbit/s", "{n} kbit/s"],

@@ -747,3 +747,23 @@ test("a server that lost the end of what it had taken gets a new session, on ano
     { type: "flush", soft: true }, // the writer had paused meanwhile
   ]);
 });
+
+test("a first session whose token is always promised for later is not waited for without end", () => {
+  const session = new Session({}, { reconnectMs: 5_000, random: () => 0.5 });
+  const later = { code: "unavailable", message: "later", retryable: true, retryAfterMs: 1_000 };
+  let [now, attempts, effects] = [0, 0, session.start(0)];
+  while (session.state !== "failed" && now < 60_000) {
+    for (const { type, connection } of effects.splice(0)) {
+      if (type !== "connect") continue;
+      attempts++;
+      effects.push(...session.refused(connection, later, now));
+    }
+    if (session.state === "failed") break;
+    now = Math.max(now + 1, session.deadline);
+    effects.push(...session.tick(now));
+  }
+  assert.equal(session.state, "failed");
+  assert.ok(now >= 5_000 && now < 8_000, `${now} ms`);
+  assert.ok(attempts <= 8, `${attempts} attempts`);
+  assert.deepEqual(effects.filter(({ type }) => type === "state").at(-1)?.detail?.code, "unavailable");
+});
